@@ -1,0 +1,99 @@
+"""What can go wrong, and whose fault it is.
+
+    DepthgaugeError
+    ├── UsageError (ValueError)        what the user gave cannot be used        exit 2
+    │   ├── EquationError              a block equation; carries text and caret
+    │   ├── NetworkError               depth, width, initialisation, shapes
+    │   └── SpecificationError         a TOML specification or a command option
+    ├── TargetError (TypeError)        a target of a kind that is not measured  exit 2
+    ├── MissingExtra (ImportError)     an optional package is not installed     exit 2
+    └── ClaimError                     a suite's claim does not hold            exit 1
+
+Every message is one sentence (or two): what came, what was expected, what to do. Our own
+invariants use ``assert``. A number that is not finite is a finding, never an exception.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ClaimError",
+    "DepthgaugeError",
+    "EquationError",
+    "MissingExtra",
+    "NetworkError",
+    "SpecificationError",
+    "TargetError",
+    "UsageError",
+    "nearest",
+]
+
+
+class DepthgaugeError(Exception):
+    """Base of every error that depthgauge raises on purpose."""
+
+
+class UsageError(DepthgaugeError, ValueError):
+    """What the user gave cannot be used; the command exits with status 2."""
+
+
+class EquationError(UsageError):
+    """A mistake in a block equation, shown with a caret under the word.
+
+    ``message`` is the sentence, ``text`` the equation as typed, ``position`` the 0-based offset
+    of the mistake in it (``None`` when the mistake has no single place).
+    """
+
+    def __init__(self, message: str, text: str = "", position: int | None = None) -> None:
+        self.message, self.text, self.position = message, text, position
+        super().__init__(message + _caret(text, position))
+
+
+class NetworkError(UsageError):
+    """A depth, width, initialisation or shape that no network can have."""
+
+
+class SpecificationError(UsageError):
+    """A specification file or a command option that does not say something usable."""
+
+
+class TargetError(DepthgaugeError, TypeError):
+    """A target of a kind that this verb does not take."""
+
+
+class MissingExtra(DepthgaugeError, ImportError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {package}, which is not installed; "
+            f"install it with: pip install 'depthgauge[{extra}]'"
+        )
+
+
+class ClaimError(DepthgaugeError):
+    """A suite ran and one of its claims does not hold; ``result`` is what it measured."""
+
+    def __init__(self, message: str, result: object) -> None:
+        self.result = result
+        super().__init__(message)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'relu'?"`` for the nearest known name, or ``""`` when none is near."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def _caret(text: str, position: int | None, width: int = 72) -> str:
+    """The line of ``text`` that holds ``position``, at most ``width`` characters of it, and a caret."""
+    if not text or position is None:
+        return ""
+    position = min(max(position, 0), len(text))
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    line, column = text[start : end if end >= 0 else len(text)], position - start
+    left = max(0, min(column - width // 2, len(line) - width))
+    return f"\n  {line[left : left + width]}\n  {' ' * (column - left)}^"

@@ -1,0 +1,75 @@
+"""Gates: how many derivatives of each activation are live, flat, or gone with the unit.
+
+    live       share of pre-activations z, over examples, positions and units, with |phi'(z)| > 0.1
+               (ReLU: z > 0)
+    saturated  share with |phi'(z)| < 0.01
+    dead       share of units for which |phi(z)| <= 1e-6 and |phi'(z)| <= 1e-6 for every example and
+               position of the batch
+
+Three different questions: a tanh can be 99.9 per cent live while the state has lost its magnitude,
+and a ReLU unit that is off for half of the batch is neither live there nor dead. A pre-activation
+that is NaN makes all three NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthgauge.instruments.rivers import wide
+from depthgauge.network.activations import Gate
+
+LIVE, SATURATED, DEAD = 0.1, 0.01, 1e-6
+STATISTICS: Final = ("live", "saturated", "dead")
+
+
+class Gates:
+    """Statistics of the activations of ``members`` networks, seen together.
+
+    ``values[name]`` is ``(rows, members)``; a row is one activation of one block. ``width_axis`` is
+    the position of the units, from the right.
+    """
+
+    def __init__(self, statistics: Sequence[str], rows: int, members: int, width_axis: int) -> None:
+        self._statistics = tuple(statistics)
+        self._members, self._width_axis = members, width_axis
+        self.values = {name: np.full((rows, members), np.nan) for name in statistics}
+
+    def see(self, row: int, rule: Gate, z: Tensor, y: Tensor) -> None:
+        """Take one activation's input and output, ``(E, ...)``; without E for a single member."""
+        if not self._statistics:
+            return
+        z, y = wide(z.detach()), wide(y.detach())
+        if self._members == 1:
+            z, y = z.unsqueeze(0), y.unsqueeze(0)
+        if rule.kind == "relu" and self._statistics == ("live",):
+            shares = {"live": _share(y.sign())}  # y > 0 exactly where z > 0
+        else:
+            shares = self._shares(rule.derivative(z, y).abs_(), y)
+        # A comparison with NaN is False: without this a lost state would look merely flat.
+        lost = y.flatten(1).amax(1).isnan()
+        for name, share in shares.items():
+            self.values[name][row] = torch.where(lost, torch.nan, share).double().cpu().numpy()
+
+    def _shares(self, slope: Tensor, y: Tensor) -> dict[str, Tensor]:
+        shares = {}
+        if "live" in self._statistics:
+            shares["live"] = _share(slope > LIVE)
+        if "saturated" in self._statistics:
+            shares["saturated"] = _share(slope < SATURATED)
+        if "dead" in self._statistics:
+            units = y.dim() + self._width_axis
+            others = [axis for axis in range(1, y.dim()) if axis != units]
+            alive = torch.maximum(slope, y.abs()).amax(others)
+            shares["dead"] = _share(alive <= DEAD)
+        return shares
+
+
+def _share(marks: Tensor) -> Tensor:
+    """Mean of marks of 0 and 1 for each member: ``(E, ...) -> (E,)``."""
+    marks = marks.flatten(1)
+    return marks.sum(1) / marks.shape[1]

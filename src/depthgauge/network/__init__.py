@@ -1,0 +1,1 @@
+"""A block equation becomes a network: layers, initialisers, draws, PyTorch, streaming."""

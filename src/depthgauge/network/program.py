@@ -1,0 +1,404 @@
+"""A block equation compiled to PyTorch: one rule a node.
+
+``Program`` is compiled once and run for every block with a ``Context``, which says where weights
+come from (the user's parameters, or tensors drawn for the moment) and who looks at the gates. An
+ensemble is the same program with one more axis in front of every state and weight; a scalar that
+differs between its members is a tensor.
+
+A scale and a residual addition next to a linear layer are done inside the matrix product.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from depthgauge.equation.nodes import (
+    SCALARS,
+    Activation,
+    Add,
+    Attention,
+    Block,
+    Call,
+    Constant,
+    Convolution,
+    Define,
+    Dropout,
+    Initial,
+    LearnedGain,
+    LearnedScalar,
+    Let,
+    Linear,
+    Local,
+    Node,
+    Norm,
+    Number,
+    Options,
+    Product,
+    Scalar,
+    Scale,
+    State,
+    Symbol,
+    Update,
+    Value,
+    rewrite,
+    walk,
+)
+from depthgauge.equation.scalars import evaluate
+from depthgauge.equation.text import to_text
+from depthgauge.errors import NetworkError
+from depthgauge.network.activations import Gate, gate
+from depthgauge.network.layers import Layers, Layout, activation_name
+from depthgauge.network.norms import Normalise, Standardise, normaliser, over_batch
+
+#: A scalar of one block: one number, or one for each member of an ensemble.
+Coefficient: TypeAlias = float | Tensor
+
+
+class Context(Protocol):
+    """One block while it runs."""
+
+    h: Tensor
+    h0: Tensor
+    locals: dict[str, Tensor]
+    coefficients: list[Coefficient]
+    observe: Callable[[str, Gate, Tensor, Tensor], None] | None
+
+    def apply(self, name: str, x: Tensor) -> Tensor:
+        """The weight layer ``name`` on x."""
+        ...
+
+    def apply_add(self, name: str, x: Tensor, residual: Tensor, scale: Coefficient) -> Tensor:
+        """``residual + scale * layer(x)``."""
+        ...
+
+    def vector(self, name: str) -> Coefficient:
+        """A learnable scalar or per-channel vector, shaped to multiply a state."""
+        ...
+
+    def normalise(self, name: str, norm: Normalise, x: Tensor) -> Tensor:
+        """A norm over the batch, which a module in eval mode replaces by running statistics."""
+        ...
+
+    def drop(self, name: str, x: Tensor, p: float) -> Tensor: ...
+
+
+Step: TypeAlias = Callable[[Any], Any]
+
+
+class Program:
+    """The compiled block. ``scope`` holds ``L, depth, n, pi``; ``l`` comes with each block."""
+
+    def __init__(self, layers: Layers, layout: Layout, scope: Mapping[str, float]) -> None:
+        compiler = _Compiler(layout, dict(scope))
+        self._steps = [compiler.statement(s) for s in layers.block.statements]
+        self._script = compiler.script
+        #: Norms over the batch by name: what a trained module keeps running statistics for.
+        self.batch_norms = compiler.batch_norms
+        self._scope = dict(scope)
+        #: Whether a scalar anywhere in the block differs between blocks.
+        self.varies = Symbol("l") in walk(layers.block)
+
+    def coefficients(self, block: int) -> tuple[list[float], dict[str, float]]:
+        """The scalars of block ``l`` by slot, and the scope with the equation's own scalars."""
+        return run_script(self._script, {**self._scope, "l": float(block)})
+
+    def __call__(self, context: Context) -> Tensor:
+        for step in self._steps:
+            step(context)
+        return context.h
+
+
+#: Scalars in order of evaluation: (name, scalar) binds a name, (None, scalar) fills the next slot.
+Script: TypeAlias = list[tuple[str | None, Scalar]]
+
+
+def run_script(script: Script, scope: dict[str, float]) -> tuple[list[float], dict[str, float]]:
+    slots: list[float] = []
+    for name, scalar in script:
+        value = evaluate(scalar, scope)
+        if name is None:
+            slots.append(value)
+        else:
+            scope[name] = value
+    return slots, scope
+
+
+@dataclass
+class _Compiler:
+    layout: Layout
+    scope: dict[str, float]
+    script: Script = field(default_factory=list)
+    slots: int = 0
+    definitions: dict[str, Define] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
+    words: Counter[str] = field(default_factory=Counter)
+    calls: int = 0
+    batch_norms: dict[str, Standardise] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------------ statements
+
+    def statement(self, statement: Let | Define | Update) -> Step:
+        match statement:
+            case Let(name, bound) if isinstance(bound, SCALARS):
+                self.script.append((name, bound))
+                return lambda context: None
+            case Let(name, bound):
+                assert not isinstance(bound, SCALARS)
+                return self._bind(name, self.value(bound))
+            case Define(name):
+                self.definitions[name] = statement
+                return lambda context: None
+            case Update(value):
+                return self._update(self.value(value))
+
+    @staticmethod
+    def _bind(name: str, step: Step) -> Step:
+        def run(context: Context) -> None:
+            context.locals[name] = step(context)
+
+        return run
+
+    @staticmethod
+    def _update(step: Step) -> Step:
+        def run(context: Context) -> None:
+            context.h = step(context)
+
+        return run
+
+    # --------------------------------------------------------------------------- scalars
+
+    def slot(self, scalar: Scalar) -> int:
+        self.script.append((None, scalar))
+        self.slots += 1
+        return self.slots - 1
+
+    def fixed(self, options: Options, what: str) -> dict[str, Any]:
+        """Options as plain numbers and words; the same in every block."""
+        return {
+            name: self._number(option, f"{name} of {what}")
+            if isinstance(option, SCALARS)
+            else option
+            for name, option in options
+        }
+
+    def _number(self, scalar: Scalar, what: str) -> float:
+        lets = [(name, bound) for name, bound in self.script if name]
+        first, second = (
+            evaluate(scalar, run_script(lets, {**self.scope, "l": block})[1])
+            for block in (1.0, 2.0)
+        )
+        if first != second:
+            raise NetworkError(
+                f"{what} = {to_text(scalar)} uses l, but it has to be the same in every block; "
+                f"write a multiplier that uses l instead"
+            )
+        return first
+
+    # ---------------------------------------------------------------------------- values
+
+    def value(self, node: Value) -> Step:
+        match node:
+            case State():
+                return lambda context: context.h
+            case Initial():
+                return lambda context: context.h0
+            case Local(name):
+                name = self.parameters.get(name, name)
+                return lambda context: context.locals[name]
+            case Constant(scalar):
+                slot = self.slot(scalar)
+                return lambda context: context.coefficients[slot]
+            case LearnedScalar(_, name) | LearnedGain(_, name):
+                return lambda context: context.vector(name)
+            case Scale(factor, inner):
+                slot, step = self.slot(factor), self.value(inner)
+                return lambda context: context.coefficients[slot] * step(context)
+            case Add(left, right):
+                return self.add(left, right)
+            case Product(left, right):
+                a, b = self.value(left), self.value(right)
+                return lambda context: a(context) * b(context)
+            case Linear(name, inner) | Convolution(value=inner, name=name):
+                step = self.value(inner)
+                return lambda context: context.apply(name, step(context))
+            case Attention():
+                return self.attention(node)
+            case Activation():
+                return self.activation(node)
+            case Norm():
+                return self.norm(node)
+            case Dropout(inner, p, name):
+                step = self.value(inner)
+                share = self._number(p, "p of dropout")
+                if not 0 <= share < 1:
+                    raise NetworkError(f"dropout has p={share:g}; give a share in [0, 1)")
+                return lambda context: context.drop(name, step(context), share)
+            case Call():
+                return self.call(node)
+
+    def add(self, left: Value, right: Value) -> Step:
+        """A sum; a linear layer on either side, scaled or not, takes the other side along."""
+        # Slots are numbered in order of evaluation, so compile both sides before deciding.
+        first, last = self._product(left), self._product(right)
+        if last is not None:
+            a = self.value(left)
+            slot = self.slot(last.factor) if last.factor is not None else None
+            step = self.value(last.inner)
+            return _fused(last.name, a, step, slot)
+        if first is not None:
+            slot = self.slot(first.factor) if first.factor is not None else None
+            step = self.value(first.inner)
+            return _fused(first.name, self.value(right), step, slot)
+        a, b = self.value(left), self.value(right)
+        return lambda context: a(context) + b(context)
+
+    @staticmethod
+    def _product(node: Value) -> _Scaled | None:
+        match node:
+            case Linear(name, inner):
+                return _Scaled(None, name, inner)
+            case Scale(factor, Linear(name, inner)):
+                return _Scaled(factor, name, inner)
+            case _:
+                return None
+
+    def attention(self, node: Attention) -> Step:
+        step, name = self.value(node.value), node.name
+        heads = int(self._number(node.heads, "heads of attention"))
+        scale = None if node.scale is None else self._number(node.scale, "scale of attention")
+
+        def run(context: Context) -> Tensor:
+            x = step(context)
+            q, k, v = (
+                context.apply(f"{name}.{part}", x)
+                .reshape(-1, x.shape[-2], heads, x.shape[-1] // heads)
+                .transpose(1, 2)
+                for part in "qkv"
+            )
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=node.causal, scale=scale)
+            return context.apply(f"{name}.o", mixed.transpose(1, 2).reshape(x.shape))
+
+        return run
+
+    def activation(self, node: Activation) -> Step:
+        step = self.value(node.value)
+        rule = gate(node.kind, self.fixed(node.options, node.kind))
+        if node.kind == "identity":
+            return step
+        name = activation_name(node.kind, self.words)
+
+        def run(context: Context) -> Tensor:
+            z = step(context)
+            y = rule.apply(z)
+            if context.observe is not None:
+                context.observe(name, rule, z, y)
+            return y
+
+        return run
+
+    def norm(self, node: Norm) -> Step:
+        step, name, kind = self.value(node.value), node.name, node.kind
+        options = dict(node.options)
+        gain, bias = options.get("gain") is not None, bool(options.get("bias"))
+        if kind in ("dyt", "derf"):
+            normal = _pointwise(kind, name)
+        else:
+            kept = tuple((k, v) for k, v in node.options if k not in ("gain", "bias"))
+            plain = self.fixed(kept, kind)
+            rule = normaliser(kind, plain, self.layout)
+            mixes_examples = isinstance(rule, Standardise) and over_batch(kind, plain)
+            if mixes_examples:
+                assert isinstance(rule, Standardise)
+                self.batch_norms[name] = rule
+            normal = _normal(name, rule, mixes_examples)
+
+        def run(context: Context) -> Tensor:
+            x: Tensor = normal(context, step(context))
+            if gain:
+                x = context.vector(f"{name}.gain") * x
+            if bias:
+                x = x + context.vector(f"{name}.bias")
+            return x
+
+        return run
+
+    def call(self, node: Call) -> Step:
+        definition = self.definitions[node.name]
+        self.calls += 1
+        arguments = [self.value(argument) for argument in node.arguments]
+        names = {p: f"{node.name}.{self.calls}.{p}" for p in definition.parameters}
+        outer, self.parameters = self.parameters, names
+        body = self.value(definition.body)
+        self.parameters = outer
+
+        def run(context: Context) -> Tensor:
+            for name, argument in zip(names.values(), arguments, strict=True):
+                context.locals[name] = argument(context)
+            result: Tensor = body(context)
+            return result
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    factor: Scalar | None
+    name: str
+    inner: Value
+
+
+def _fused(name: str, residual: Step, step: Step, slot: int | None) -> Step:
+    def run(context: Context) -> Tensor:
+        scale = 1.0 if slot is None else context.coefficients[slot]
+        return context.apply_add(name, step(context), residual(context), scale)
+
+    return run
+
+
+def _pointwise(kind: str, name: str) -> Callable[[Context, Tensor], Tensor]:
+    def dyt(context: Context, x: Tensor) -> Tensor:
+        return (context.vector(f"{name}.alpha") * x).tanh()
+
+    def derf(context: Context, x: Tensor) -> Tensor:
+        return (context.vector(f"{name}.alpha") * x + context.vector(f"{name}.shift")).erf()
+
+    return dyt if kind == "dyt" else derf
+
+
+def _normal(
+    name: str, rule: Normalise, mixes_examples: bool
+) -> Callable[[Context, Tensor], Tensor]:
+    if mixes_examples:
+        return lambda context, x: context.normalise(name, rule, x)
+    return lambda context, x: rule(x)
+
+
+def skeleton(block: Block) -> Block:
+    """The block with every scalar that may differ inside an ensemble replaced by 0."""
+    zero = Number(0.0)
+
+    def rule(node: Node) -> Node:
+        match node:
+            case Scale():
+                return dataclasses.replace(node, factor=zero)
+            case Constant():
+                return Constant(zero)
+            case LearnedScalar() | LearnedGain():
+                return dataclasses.replace(node, initial=zero)
+            case Linear() | Convolution() | Attention():
+                return dataclasses.replace(node, init=None)
+            case Let(name, bound) if isinstance(bound, SCALARS):
+                return Let(name, zero)
+            case _:
+                return node
+
+    result = rewrite(block, rule)
+    assert isinstance(result, Block)
+    return result

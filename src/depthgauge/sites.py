@@ -1,0 +1,148 @@
+"""Where a profile looks, and what it may find there: sites, quantities, columns.
+
+A *site* is one place in the network in forward order. A *quantity* is a number that an instrument
+takes at a site; its definition names the convention that people get wrong. A *column* is one
+quantity at all the sites where it was measured.
+
+Index legend: ``S`` sites where a quantity was measured, ``K`` seeds, ``N`` elements of a tensor.
+Every statistic is computed in float32 or wider and stored as float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["QUANTITIES", "Column", "FloatArray", "Quantity", "Site"]
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One place in the network, in forward order.
+
+    ``index`` is its row in the profile; ``block`` is 0 for the network's input and 1..depth for
+    what block 1..depth produced; ``path`` is ``"input"`` or the module path of what produced it
+    (0-based, so block 1 is ``"blocks.0"``); ``role`` is ``"state"`` or ``"activation"``.
+    """
+
+    index: int
+    block: int
+    path: str
+    role: str
+
+    def describe(self, word: str) -> str:
+        """``"block 57 on (blocks.56)"``: the place with a word that says which way it goes on."""
+        return (
+            f"the input {word}" if self.block == 0 else f"block {self.block} {word} ({self.path})"
+        )
+
+    def __str__(self) -> str:
+        return "the input" if self.block == 0 else f"block {self.block} ({self.path})"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number's name, unit and definition; ``scale`` says how two of them are compared.
+
+    ``"log"`` quantities are positive magnitudes whose differences are decades,
+    ``"linear"`` ones (shares, signed means) are subtracted.
+    """
+
+    name: str
+    unit: str
+    definition: str
+    scale: Literal["log", "linear"]
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One quantity: ``values[s, k]`` was measured at site ``rows[s]`` under seed number ``k``."""
+
+    rows: tuple[int, ...]
+    values: FloatArray
+
+    def view(self, seed_axis: bool) -> FloatArray:
+        """A copy of shape (K, S), or (S,) when the user asked for one seed."""
+        return self.values.T.copy() if seed_axis else self.values[:, 0].copy()
+
+
+_EVERY = "over every element (examples, tokens, width and space)"
+_QUANTILE = (
+    "the {part} quantile of magnitude {every}, by lower interpolation: an element that exists, "
+    "the ceil({q} * N)-th smallest of N, never a mean of two neighbours"
+)
+
+
+def _river(prefix: str, name: str, unit: str, nonfinite: str) -> list[Quantity]:
+    """The eight statistics of one river; ``name`` is what flows in it."""
+
+    def of(suffix: str, text: str, scale: Literal["log", "linear"] = "log") -> Quantity:
+        return Quantity(f"{prefix}_{suffix}", unit, f"{name}: {text}", scale, ("state",))
+
+    rms = f"the root of the mean square {_EVERY}; no mean is subtracted, so it is no deviation"
+    quantiles = {"q01": "0.01", "q50": "0.5", "q99": "0.99", "q999": "0.999"}
+    return [
+        of("rms", rms),
+        of("mean", f"the mean {_EVERY}, with its sign", "linear"),
+        of("max", f"the largest magnitude {_EVERY}, not the largest value"),
+        *(
+            of(suffix, _QUANTILE.format(part=q, q=q, every=_EVERY))
+            for suffix, q in quantiles.items()
+        ),
+        Quantity(
+            nonfinite,
+            "share",
+            f"{name}: the share of elements that are inf, -inf or not a number, {_EVERY}",
+            "linear",
+            ("state",),
+        ),
+    ]
+
+
+_ALL = [
+    *_river(
+        "state", "the state, after the block's whole update", "state units", "nonfinite_fraction"
+    ),
+    *_river(
+        "gradient",
+        "the gradient that reaches the state from behind (all paths summed; of the loss or of a "
+        "unit-RMS cotangent, not divided by the batch)",
+        "loss per state unit",
+        "gradient_nonfinite_fraction",
+    ),
+    Quantity(
+        "live_derivative_fraction",
+        "share",
+        "the share of pre-activations z, over examples and units, whose derivative has "
+        "|phi'(z)| > 0.1; for ReLU this is z > 0. A saturated unit is not live; a small output is "
+        "not a dead one",
+        "linear",
+        ("activation",),
+    ),
+    Quantity(
+        "saturated_fraction",
+        "share",
+        "the share of pre-activations z, over examples and units, with |phi'(z)| < 0.01. For ReLU "
+        "this is every closed gate, about one half in a healthy network",
+        "linear",
+        ("activation",),
+    ),
+    Quantity(
+        "dead_fraction",
+        "share",
+        "the share of units (channels), not of pre-activations, for which |phi(z)| <= 1e-6 and "
+        "|phi'(z)| <= 1e-6 on every example, token and position of this batch; a larger batch "
+        "finds fewer",
+        "linear",
+        ("activation",),
+    ),
+]
+
+QUANTITIES: dict[str, Quantity] = {quantity.name: quantity for quantity in _ALL}
+"""Every quantity a profile may hold; the names are a contract with JSON and records."""

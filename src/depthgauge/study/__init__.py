@@ -1,0 +1,1 @@
+"""Studies: suites, corridors and comparisons, declared as data and run by Python functions."""

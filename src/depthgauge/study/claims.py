@@ -1,0 +1,76 @@
+"""Claims and suite results: what a built-in suite asserts, measured, and says in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from depthgauge.errors import ClaimError
+from depthgauge.jsonable import jsonable
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``min < value < max``, both strict; a value that is not finite never holds."""
+
+    name: str
+    value: float
+    min: float | None = None
+    max: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        above = self.min is None or self.value > self.min
+        return above and (self.max is None or self.value < self.max)
+
+    @property
+    def bound(self) -> str:
+        """The bound in words: ``> 1e+08``, ``< 3``, ``0.5 to 2``."""
+        if self.min is None:
+            return f"< {self.max:g}"
+        return f"> {self.min:g}" if self.max is None else f"{self.min:g} to {self.max:g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        bound = {k: v for k, v in (("min", self.min), ("max", self.max)) if v is not None}
+        return {"name": self.name, "holds": self.holds, **jsonable({"value": self.value, "bound": bound})}
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """What one run of a suite measured.
+
+    ``configurations``: JSON-able mappings with a ``name`` each, and ``curves`` where there are any.
+    ``lessons``: what the numbers teach, in words, with the numbers in them.
+    """
+
+    suite: str
+    about: str
+    configurations: tuple[Mapping[str, Any], ...]
+    claims: tuple[Claim, ...]
+    lessons: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.claims) and all(claim.holds for claim in self.claims)
+
+    def check(self) -> SuiteResult:
+        """Itself; raises ClaimError when a claim does not hold."""
+        broken = [claim for claim in self.claims if not claim.holds]
+        if broken or not self.claims:
+            said = "; ".join(f"{c.name} is {c.value:.4g}, claimed {c.bound}" for c in broken)
+            raise ClaimError(f"suite {self.suite}: {said or 'no claim was checked'}", self)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document: names as in the contract, numbers finite or null."""
+        return {
+            "suite": self.suite,
+            "about": self.about,
+            "checks": "PASS" if self.passed else "FAIL",
+            "configurations": [jsonable(dict(c)) for c in self.configurations],
+            "claims": [claim.to_dict() for claim in self.claims],
+            "lessons": list(self.lessons),
+            "settings": jsonable(dict(self.settings)),
+        }
