@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from depthgauge.profile import Column, Profile
 from depthgauge.sites import QUANTITIES, Site
+
+ANY = st.floats(0) | st.just(math.nan)
 
 NOT_MEASURED = {"dead_fraction": "no example was shown twice"}
 
@@ -64,3 +68,21 @@ def profile(
         "not_measured": NOT_MEASURED,
     }
     return Profile(**(made | fields))
+
+
+@st.composite
+def profiles(draw: st.DrawFn, values: st.SearchStrategy[float] = ANY) -> Profile:
+    """Any profile of up to 6 blocks and 3 seeds, also with values that are not finite."""
+    depth, seeds = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+
+    def rows(n: int) -> list[list[float]]:
+        row = st.lists(values, min_size=seeds, max_size=seeds)
+        return draw(st.lists(row, min_size=n, max_size=n))
+
+    extra = {
+        name: rows(depth if "activation" in quantity.roles else depth + 1)
+        for name, quantity in QUANTITIES.items()
+        if name not in ("state_rms", "gradient_rms") and draw(st.booleans())
+    }
+    gradient = rows(depth + 1) if draw(st.booleans()) else None
+    return profile(rows(depth + 1), gradient, extra=extra)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from depthgauge.equation.nodes import Block
     from depthgauge.equation.parse import parse
     from depthgauge.equation.text import to_text
-    from depthgauge.measure import measure, measure_all
+    from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
     from depthgauge.profile import Profile
 
@@ -22,8 +22,8 @@ _HOMES = {
     "Block": "depthgauge.equation.nodes",
     "Network": "depthgauge.network.spec",
     "Profile": "depthgauge.profile",
-    "measure": "depthgauge.measure",
-    "measure_all": "depthgauge.measure",
+    "measure": "depthgauge.measurement",
+    "measure_all": "depthgauge.measurement",
     "parse": "depthgauge.equation.parse",
     "to_text": "depthgauge.equation.text",
 }
@@ -43,7 +43,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value  # the module depthgauge.measure must not shadow the function
+        globals()[name] = value
         return value
     raise AttributeError(f"module 'depthgauge' has no attribute '{name}'")
 

@@ -88,7 +88,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _caret(text: str, position: int | None, width: int = 72) -> str:
-    """The line of ``text`` that holds ``position``, at most ``width`` characters of it, and a caret."""
+    """The line of ``text`` that holds ``position``, cut to ``width`` characters, and a caret."""
     if not text or position is None:
         return ""
     position = min(max(position, 0), len(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,18 @@ from depthgauge.summaries import spread
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
 
-__all__ = ["number", "text"]
+__all__ = ["RIVERS", "Steep", "missing", "nonfinite", "number", "power", "steepest", "text"]
 
-_RIVERS = {"state_rms": "state RMS", "gradient_rms": "gradient RMS"}
+RIVERS = {"state_rms": "state RMS", "gradient_rms": "gradient RMS"}
+
+
+class Steep(NamedTuple):
+    """One block's change of one river's RMS, in the direction of travel, in its farthest seed."""
+
+    decades: float
+    block: int
+    river: str
+    seed: int
 
 
 def number(x: float) -> str:
@@ -38,25 +47,31 @@ def text(profile: Profile) -> str:
         *_summary(profile),
         *_sparklines(profile),
         *_steepest(profile),
-        *_nonfinite(profile),
+        *nonfinite(profile),
         *_missing(profile),
     ]
     return "\n".join(lines)
 
 
 def _summary(profile: Profile) -> list[str]:
+    """Over the seeds whose value is finite; how many are not stands beside their number."""
     lines = []
     for name, values in profile.summary().items():
-        median, low, high = spread(values)
-        range_ = f"  [{number(low)}, {number(high)}]" if values.size > 1 else ""
-        lines.append(f"  {name:<26}{number(median)}{range_}  n={values.size}")
+        good = values[np.isfinite(values)]
+        median, low, high = spread(good if good.size else values)
+        range_ = f"  [{number(low)}, {number(high)}]" if good.size and values.size > 1 else ""
+        bad = (
+            f", not finite in {values.size - good.size} more" if 0 < good.size < values.size else ""
+        )
+        n = good.size or values.size
+        lines.append(f"  {name:<26}{number(median)}{range_}  n={n}{bad}")
     return lines
 
 
 def _sparklines(profile: Profile) -> list[str]:
     """The median over seeds, block by block."""
     lines = []
-    for name, label in _RIVERS.items():
+    for name, label in RIVERS.items():
         if river := profile.by_block(name):
             blocks, values = river
             median = [spread(row).median for row in values]
@@ -67,10 +82,10 @@ def _sparklines(profile: Profile) -> list[str]:
     return lines
 
 
-def _steepest(profile: Profile, n: int = 3) -> list[str]:
+def steepest(profile: Profile, n: int = 3) -> list[Steep]:
     """The ``n`` blocks that change an RMS most, forward or (the gradient) backward."""
     found = []
-    for name, label in _RIVERS.items():
+    for name, label in RIVERS.items():
         if river := profile.by_block(name):
             blocks, values = river
             gain = _gain(values, backward=name == "gradient_rms")
@@ -78,13 +93,16 @@ def _steepest(profile: Profile, n: int = 3) -> list[str]:
                 known = np.flatnonzero(~np.isnan(gain[i]))
                 if known.size:
                     k = int(known[np.argmax(np.abs(gain[i][known]))])
-                    found.append((float(gain[i, k]), block, label, profile.seeds[k]))
-    found.sort(key=lambda item: -abs(item[0]))
+                    found.append(Steep(float(gain[i, k]), block, label, profile.seeds[k]))
+    return sorted(found, key=lambda steep: -abs(steep.decades))[:n]
+
+
+def _steepest(profile: Profile) -> list[str]:
     paths = {site.block: str(site) for site in profile.sites if site.role == "state"}
     return [
-        f"{'steepest' if i == 0 else '':<13}{paths[block]}: {label} x {_power(gain)}"
+        f"{'steepest' if i == 0 else '':<13}{paths[block]}: {label} x {power(gain)}"
         + (f" (seed {seed})" if len(profile.seeds) > 1 else "")
-        for i, (gain, block, label, seed) in enumerate(found[:n])
+        for i, (gain, block, label, seed) in enumerate(steepest(profile))
     ]
 
 
@@ -98,14 +116,14 @@ def _gain(values: FloatArray, backward: bool) -> FloatArray:
     return np.where(known, decades(after, before), np.nan)
 
 
-def _power(exponent: float) -> str:
+def power(exponent: float) -> str:
     """10 ** exponent, also where it has no float."""
     if math.isinf(exponent) or abs(exponent) < 300:
         return number(10**exponent)
     return f"1e{math.floor(exponent):+d}"
 
 
-def _nonfinite(profile: Profile) -> list[str]:
+def nonfinite(profile: Profile) -> list[str]:
     """Where each river stops being finite, by the first seed in which it does."""
     lines = []
     for find, what in (
@@ -118,15 +136,19 @@ def _nonfinite(profile: Profile) -> list[str]:
     return lines
 
 
-def _missing(profile: Profile) -> list[str]:
-    """What was not measured, grouped by reason."""
+def missing(profile: Profile) -> dict[str, list[str]]:
+    """What was not measured, by reason."""
     groups: dict[str, list[str]] = {}
     for name in [*QUANTITIES, *(x for x in profile.not_measured if x not in QUANTITIES)]:
         if name not in profile.columns:
             groups.setdefault(profile.why_not(name), []).append(name)
+    return groups
+
+
+def _missing(profile: Profile) -> list[str]:
     return [
         textwrap.fill(
             f"not measured: {', '.join(names)}: {reason}", width=100, subsequent_indent="  "
         )
-        for reason, names in groups.items()
+        for reason, names in missing(profile).items()
     ]

@@ -73,7 +73,9 @@ class Grower:
         return self.draw(st.sampled_from(choices))
 
     def scalar(self, depth: int = 2) -> Scalar:
-        kind = self.pick("number", "symbol", *(["negative", "arithmetic", "function"] * bool(depth)))
+        kind = self.pick(
+            "number", "symbol", *(["negative", "arithmetic", "function"] * bool(depth))
+        )
         match kind:
             case "number":
                 return self.draw(_NUMBERS)  # type: ignore[no-any-return]

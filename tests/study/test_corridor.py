@@ -16,6 +16,7 @@ from depthgauge.profile import SUMMARIES
 from depthgauge.study.corridor import Bound, Corridor, Judgement, Verdict
 from tests.factories import profile
 
+NAN = math.nan
 VALUE = st.floats(0, 1e300) | st.sampled_from([math.nan, math.inf, 0.0, 1.0])
 POSITIVE = st.floats(1e-30, 1e30)
 
@@ -105,6 +106,13 @@ def test_one_bad_seed_of_several_is_found() -> None:
     assert judgement.reason == "not a number from block 1 on (blocks.0); 1 of 2 seeds outside"
 
 
+def test_of_seeds_equally_far_out_one_that_is_not_a_number_says_most() -> None:
+    for last in ([math.inf, NAN], [NAN, math.inf]):
+        judgement = one(Corridor.of(forward_end_rms={"max": 1}).judge(profile([[1, 1], last])))
+        assert math.isnan(judgement.value)
+        assert judgement.reason.startswith("not a number from block 1 on")
+
+
 def test_a_gradient_that_is_not_finite_is_traced_backward_and_to_the_state() -> None:
     nan, corridor = math.nan, Corridor.of(gradient_ratio={"max": 10.0})
     alone = one(corridor.judge(profile((1.0, 1.0, 1.0), (nan, nan, 1.0))))
@@ -185,12 +193,17 @@ def test_verdict_as_text() -> None:
     bounds = {"forward_drift": {"max": 3}, "gradient_ratio": {"min": 0.3}, "state_max": {"max": 9}}
     assert str(Corridor.of(bounds).judge(profile((1.0, 2.0, 4.0), (3.0, 1.5, 1.0)))) == (
         "fail, smallest margin -0.125 decades\n"
-        "  fail         forward_drift             4 (max 3), margin -0.125, median 4 [4, 4] n=1\n"
+        "  fail         forward_drift             4 (max 3), margin -0.125, n=1\n"
         "               4 is 0.125 decades outside max 3\n"
-        "  pass         gradient_ratio            3 (min 0.3), margin +1, median 3 [3, 3] n=1\n"
+        "  pass         gradient_ratio            3 (min 0.3), margin +1, n=1\n"
         "  not measured state_max                 (max 9)\n"
         "               no instrument measured it"
     )
+    seeds = profile([[1, 1, 1], [2, 4, 2]])
+    line = str(Corridor.of(forward_drift={"max": 400}).judge(seeds)).splitlines()[1]
+    assert line.endswith("4 (max 400), margin +2, median 2 [2, 4] n=3")
+    bad = str(Corridor.of(forward_drift={"max": 400}).judge(profile([[1, 1], [2, NAN]])))
+    assert bad.splitlines()[1].endswith("not a number (max 400), margin -inf, n=2")
 
 
 def test_verdict_as_json_puts_a_reason_beside_every_null() -> None:

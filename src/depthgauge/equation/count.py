@@ -334,17 +334,21 @@ class _Region:
 
     def kind(self, term: _Term) -> str:
         """What a weight-free term does to the leaf that it carries."""
-        own = "identity"
-        if not self.leaf(term.op):
+
+        @cache
+        def kind(term: _Term) -> str:
+            below = [kind(inside) for i in self.inputs(term.op) for inside in self.terms(i)]
+            own = "mixed"
             match self.ops[term.op].node:
+                case _ if self.leaf(term.op):
+                    own = "identity"
                 case Norm():
                     own = "normed"
                 case Dropout() | Activation("identity"):
-                    pass
-                case _:
-                    return "mixed"
-        below = (self.kind(inside) for j in self.inputs(term.op) for inside in self.terms(j))
-        return _worst(term.coefficient, own, _common(below, default="identity"))
+                    own = "identity"
+            return _worst(term.coefficient, own, _common(below, default="identity"))
+
+        return kind(term)
 
     def gated(self, term: _Term) -> bool:
         """A bare leaf times a gate that holds weights."""
@@ -402,7 +406,7 @@ class _Region:
     def merge(self, i: int) -> Merge | None:
         """The sum at ``i`` as a skip and branches, or None."""
         if isinstance(self.ops[i].node, Product):
-            found = [merge for j in self.inputs(i) if (merge := self.merge(j))]
+            found = [merge for j in {*self.inputs(i)} if (merge := self.merge(j))]
             stream = len(found) == 1 and found[0].skip in _COEFFICIENTS
             return replace(found[0], skip="gated") if stream else None
         terms = self.terms(i)

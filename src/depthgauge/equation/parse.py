@@ -211,7 +211,7 @@ def _define(name: str, target: ast.Call, side: Side, value: Side, scope: Scope) 
 def _not_deep(side: Side, node: _N) -> _N:
     """``node`` itself; the limit is on the tree, so that text and tree agree on it."""
     level: list[Node] = [node]
-    for _ in range(NESTING + 1):
+    for _ in range(NESTING + (2 if isinstance(node, Let | Define | Update) else 1)):
         level = [child for above in level for child in children(above)]
     if level:
         raise too_deep(side)

@@ -95,12 +95,13 @@ def _guarded(
     operation: str, compute: Callable[[], float], scalar: Scalar, scope: Mapping[str, float]
 ) -> float:
     try:
-        return _finite(compute(), scalar, scope)
+        value = compute()
     except OverflowError:
-        return _finite(math.inf, scalar, scope)
+        value = math.inf
     except (ValueError, ZeroDivisionError):
         message = f"{_named(scalar, scope)} is not a real number: {_TAKES[operation]}"
         raise EquationError(message) from None
+    return _finite(value, scalar, scope)
 
 
 def _finite(value: float, scalar: Scalar, scope: Mapping[str, float]) -> float:
@@ -121,7 +122,7 @@ def _as_float(value: float) -> float:
 def _named(scalar: Scalar, scope: Mapping[str, float]) -> str:
     """The text of an expression with the values in it, ``sqrt(L - 5) with L = 4``."""
     values = [
-        f"{name} = {number_text(float(scope[name]))}"
+        f"{name} = {number_text(_as_float(scope[name]))}"
         for name in sorted(symbols(scalar))
         if name in scope
     ]

@@ -38,6 +38,8 @@ class Gates:
         self._statistics = tuple(statistics)
         self._members, self._width_axis = members, width_axis
         self.values = {name: np.full((rows, members), np.nan) for name in statistics}
+        self._rows: list[int] = []
+        self._seen: list[Tensor] = []
 
     def see(self, row: int, rule: Gate, z: Tensor, y: Tensor) -> None:
         """Take one activation's input and output, ``(E, ...)``; without E for a single member."""
@@ -47,29 +49,38 @@ class Gates:
         if self._members == 1:
             z, y = z.unsqueeze(0), y.unsqueeze(0)
         if rule.kind == "relu" and self._statistics == ("live",):
-            shares = {"live": _share(y.sign())}  # y > 0 exactly where z > 0
+            shares = [_share(y.sign())]  # y > 0 exactly where z > 0
         else:
             shares = self._shares(rule.derivative(z, y).abs_(), y)
         # A comparison with NaN is False: without this a lost state would look merely flat.
         lost = y.flatten(1).amax(1).isnan()
-        for name, share in shares.items():
-            self.values[name][row] = torch.where(lost, torch.nan, share).double().cpu().numpy()
+        self._rows.append(row)
+        self._seen.append(torch.stack([*shares, lost.double()]))
 
-    def _shares(self, slope: Tensor, y: Tensor) -> dict[str, Tensor]:
-        shares = {}
-        if "live" in self._statistics:
-            shares["live"] = _share(slope > LIVE)
-        if "saturated" in self._statistics:
-            shares["saturated"] = _share(slope < SATURATED)
-        if "dead" in self._statistics:
-            units = y.dim() + self._width_axis
-            others = [axis for axis in range(1, y.dim()) if axis != units]
-            alive = torch.maximum(slope, y.abs()).amax(others)
-            shares["dead"] = _share(alive <= DEAD)
+    def flush(self) -> None:
+        """Move what has been seen into ``values``; called once after the last activation."""
+        if self._seen:
+            *shares, lost = torch.stack(self._seen, 1).cpu().numpy()
+            for name, share in zip(self._statistics, shares, strict=True):
+                self.values[name][self._rows] = np.where(lost > 0, np.nan, share)
+        self._rows, self._seen = [], []
+
+    def _shares(self, slope: Tensor, y: Tensor) -> list[Tensor]:
+        shares = []
+        for name in self._statistics:
+            if name == "live":
+                marks = slope > LIVE
+            elif name == "saturated":
+                marks = slope < SATURATED
+            else:
+                units = y.dim() + self._width_axis
+                others = [axis for axis in range(1, y.dim()) if axis != units]
+                marks = torch.maximum(slope, y.abs()).amax(others) <= DEAD
+            shares.append(_share(marks))
         return shares
 
 
 def _share(marks: Tensor) -> Tensor:
     """Mean of marks of 0 and 1 for each member: ``(E, ...) -> (E,)``."""
     marks = marks.flatten(1)
-    return marks.sum(1) / marks.shape[1]
+    return marks.sum(1, dtype=torch.float64) / marks.shape[1]

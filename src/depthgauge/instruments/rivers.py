@@ -21,7 +21,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 #: Tensors are gathered and reduced together until they hold this many elements: small states are
@@ -38,7 +37,7 @@ def wide(x: Tensor) -> Tensor:
 
 def rms(x: Tensor) -> Tensor:
     """Root mean square over the last axis: ``(..., N) -> (...)``, inf and NaN kept."""
-    root = torch.linalg.vector_norm(x, dim=-1) / math.sqrt(x.shape[-1])
+    root: Tensor = torch.linalg.vector_norm(x, dim=-1) / math.sqrt(x.shape[-1])
     # Below this the squares lose digits to underflow.
     floor = 1e-18 if x.dtype == torch.float32 else 1e-150
     if bool(((root > floor) & (root < math.inf)).all()):

@@ -44,7 +44,7 @@ def _step(z: Tensor, y: Tensor) -> Tensor:
 def _leaky(slope: float) -> tuple[Unary, Derivative]:
     return (
         lambda z: F.leaky_relu(z, slope),
-        lambda z, y: torch.where(z > 0, 1.0, slope).to(z.dtype),
+        lambda z, y: slope + (1 - slope) * _step(z, y),
     )
 
 

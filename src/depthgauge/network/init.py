@@ -1,13 +1,13 @@
 """Initialisers: the only place that knows fan and axis order.
 
 A weight has PyTorch's axis order, ``(out, in)`` for a linear layer and ``(out, in, k, k)`` for a
-convolution, so ``fan_in = in k k`` and ``fan_out = out k k``. ``sequential-pcg64`` draws are made for
-row vectors (``u @ W``), hence in the order ``(in, out)``, and transposed.
+convolution, so ``fan_in = in k k`` and ``fan_out = out k k``. Numbers are drawn for row vectors
+(``u @ W``), hence in the order ``(in, ..., out)``, and seen transposed.
 
 The gain multiplies the standard deviation.
 
     normal            N(0, std)
-    trunc_normal      N(0, std) drawn again beyond +-bound standard deviations (bound in units of std)
+    trunc_normal      N(0, std) cut at +-bound standard deviations (bound in units of std)
     xavier[_uniform]  std = gain sqrt(2 / (fan_in + fan_out))             Glorot and Bengio 2010
     he[_uniform]      std = gain / sqrt(fan), fan by mode, gain sqrt(2)   He et al. 1502.01852
     lecun[_uniform]   std = gain / sqrt(fan_in)                           LeCun et al. 1998
@@ -61,7 +61,9 @@ def _positive(kind: str, std: float) -> float:
 
 
 def rows(numbers: Array, shape: Shape) -> Array:
-    """Numbers drawn for row vectors, ``(in, ..., out)``, seen in PyTorch's order ``(out, in, ...)``."""
+    """Numbers drawn in the order ``(in, ..., out)``, seen as ``(out, in, ...)``."""
+    if len(shape) == 2:
+        return numbers.reshape(shape[1], shape[0]).T
     return np.moveaxis(numbers.reshape(*shape[1:], shape[0]), -1, 0)
 
 
@@ -146,14 +148,16 @@ def _haar(rows_: int, columns: int, source: Source) -> Array:
 
 def _orthogonal(shape: Shape, options: Options, source: Source) -> Array:
     matrix = _haar(shape[0], math.prod(shape[1:]), source)
-    return (matrix * matrix.dtype.type(options["gain"])).reshape(shape)
+    scaled: Array = matrix * matrix.dtype.type(options["gain"])
+    return scaled.reshape(shape)
 
 
 def _centre(shape: Shape, matrix: Array) -> Array:
     if len(shape) == 2:
         return matrix
     kernel = np.zeros(shape, matrix.dtype)
-    kernel[(slice(None), slice(None), *(side // 2 for side in shape[2:]))] = matrix
+    centre: tuple[Any, ...] = tuple(side // 2 for side in shape[2:])
+    kernel[(slice(None), slice(None), *centre)] = matrix
     return kernel
 
 
@@ -202,5 +206,7 @@ INITIALISERS: Final[dict[str, Callable[[Shape, Options, Source], Array]]] = {
     "orthogonal": _orthogonal,
     "delta_orthogonal": _delta_orthogonal,
     "identity": _identity,
-    "torch": _uniform(lambda shape, options: _GAIN_OF_TORCH * _lecun(shape, {"gain": 1.0}), "torch"),
+    "torch": _uniform(
+        lambda shape, options: _GAIN_OF_TORCH * _lecun(shape, {"gain": 1.0}), "torch"
+    ),
 }

@@ -68,7 +68,7 @@ class Layer:
     shape: tuple[int, ...]
     init: Init | None
     bias: bool
-    padding: str = ""
+    padding: Literal["zeros", "circular"] = "zeros"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Vector:
 class Layers:
     """All that one block learns, in order of evaluation, and its activations' names.
 
-    ``batch_norms``: norms over the batch with their width. ``elements`` counts the numbers of all intermediate results for one example at one position,
-    what a backward pass has to keep.
+    ``batch_norms``: norms over the batch with their width. ``elements``: numbers in all
+    intermediate results for one example at one position, what a backward pass has to keep.
     """
 
     block: Block
@@ -223,7 +223,8 @@ class _Shapes:
             ) from None
         if value < 1 or value != int(value):
             raise NetworkError(
-                f"{what} = {to_text(scalar)} is {value:g}, but a size is a whole number of at least 1"
+                f"{what} = {to_text(scalar)} is {value:g}, but a size is a whole number of at "
+                f"least 1"
             )
         return int(value)
 

@@ -17,7 +17,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.network.draws import Draws, draws
 from depthgauge.network.layers import Layer, Layout
 from depthgauge.network.norms import Standardise, width_axis
-from depthgauge.network.program import Coefficient
+from depthgauge.network.program import Coefficient, Observer
 from depthgauge.network.spec import Network
 from depthgauge.network.weights import draw_bias, draw_weight
 
@@ -25,15 +25,16 @@ from depthgauge.network.weights import draw_bias, draw_weight
 class EquationNetwork(nn.Module):
     """``forward(h)``: the state after the last block; ``blocks`` holds one module a block."""
 
-    def __init__(self, network: Network, seed: int = 0) -> None:
+    def __init__(self, network: Network, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         source = draws(network.draws, seed)
         if network.draws != "keyed":  # the input is drawn before the weights
             raise NetworkError(
-                f"a module needs keyed draws, not {network.draws}, whose weights depend on the batch"
+                f"a module needs keyed draws, not {network.draws}, whose weights depend on the "
+                f"batch; leave draws out"
             )
         self.blocks = nn.ModuleList(
-            EquationBlock(network, source, block) for block in range(1, network.depth + 1)
+            EquationBlock(network, source, block, dtype) for block in range(1, network.depth + 1)
         )
 
     def forward(self, h: Tensor) -> Tensor:
@@ -50,13 +51,13 @@ class EquationBlock(nn.Module):
     ``scalar.1``, ``rmsnorm.1.gain``.
     """
 
-    def __init__(self, network: Network, source: Draws, block: int) -> None:
+    def __init__(self, network: Network, source: Draws, block: int, dtype: torch.dtype) -> None:
         super().__init__()
         self._program, self._axis = network.program, width_axis(network.layout)
         self._coefficients, scope = network.program.coefficients(block)
         for layer in network.layers.weights:
             init = network.chosen[layer.name]
-            module = _layer(layer, network.layout)
+            module = _layer(layer, network.layout).to(dtype)
             weight = torch.from_numpy(draw_weight(source, init, layer, block, scope))
             with torch.no_grad():
                 module.weight.copy_(weight.reshape(module.weight.shape))
@@ -65,7 +66,7 @@ class EquationBlock(nn.Module):
             parent, last = _parent(self, layer.name)
             parent.add_module(last, module)
         for vector in network.layers.vectors:
-            value = torch.full(vector.shape, evaluate(vector.initial, scope))
+            value = torch.full(vector.shape, evaluate(vector.initial, scope), dtype=dtype)
             parent, last = _parent(self, vector.name)
             parent.register_parameter(last, nn.Parameter(value))
         for name, norm in network.program.batch_norms.items():
@@ -74,7 +75,7 @@ class EquationBlock(nn.Module):
             for axis in norm.axes:
                 shape[axis] = 1
             parent, last = _parent(self, f"{name}.running")
-            parent.add_module(last, _Running(shape))
+            parent.add_module(last, _Running(shape).to(dtype))
 
     def forward(self, h: Tensor, h0: Tensor | None = None) -> Tensor:
         return self._program(_ModuleContext(self, h, h if h0 is None else h0))
@@ -108,8 +109,7 @@ def _layer(layer: Layer, layout: Layout) -> nn.Linear | nn.Conv2d:
     if layout != "images":
         return nn.Linear(fan, out, bias=layer.bias)
     side = kernel[0] if kernel else 1  # a linear layer on the channels is a 1 x 1 convolution
-    mode = layer.padding or "zeros"
-    return nn.Conv2d(fan, out, side, padding=side // 2, bias=layer.bias, padding_mode=mode)
+    return nn.Conv2d(fan, out, side, padding=side // 2, bias=layer.bias, padding_mode=layer.padding)
 
 
 def _parent(module: nn.Module, path: str) -> tuple[nn.Module, str]:
@@ -127,9 +127,8 @@ def _parent(module: nn.Module, path: str) -> tuple[nn.Module, str]:
 class _ModuleContext:
     """A block that runs with its own parameters; hooks on its layers fire as usual."""
 
-    observe = None
-
     def __init__(self, block: EquationBlock, h: Tensor, h0: Tensor) -> None:
+        self.observe: Observer | None = None
         self.h, self.h0 = h, h0
         self.locals: dict[str, Tensor] = {}
         self.coefficients: list[Coefficient] = list(block._coefficients)
@@ -145,8 +144,9 @@ class _ModuleContext:
 
     def vector(self, name: str) -> Tensor:
         vector = self._block.get_parameter(name)
-        trailing = -1 - self._block._axis if vector.dim() else 0
-        return vector.reshape(*vector.shape, *(1,) * trailing)
+        if not vector.dim():
+            return vector
+        return vector.reshape(*vector.shape, *(1,) * (-1 - self._block._axis))
 
     def normalise(self, name: str, norm: Standardise, x: Tensor) -> Tensor:
         result: Tensor = self._block.get_submodule(f"{name}.running")(norm, x)

@@ -77,8 +77,12 @@ class Standardise:
             x = x - x.mean(self.axes, keepdim=True)
         # vector_norm has the subgradient 0 at 0, where a square root has none
         count = math.prod(x.shape[axis] for axis in self.axes)
-        norm = torch.linalg.vector_norm(x, dim=self.axes, keepdim=True)
-        return x / (norm / math.sqrt(count) + self.eps)
+        return x / (_length(x, self.axes) / math.sqrt(count) + self.eps)
+
+
+def _length(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(x, dim=axes, keepdim=True)
+    return length
 
 
 def over_batch(kind: str, options: dict[str, Any]) -> bool:
@@ -94,7 +98,7 @@ def normaliser(kind: str, options: dict[str, Any], layout: Layout) -> Normalise:
         return _group(int(options["groups"]), eps, inside, layout)
     axes = axes_of(kind, options["axis"], layout)
     if kind == "scalenorm":
-        return lambda x: x / torch.linalg.vector_norm(x, dim=axes, keepdim=True).clamp_min(eps)
+        return lambda x: x / _length(x, axes).clamp_min(eps)
     if axes == (-1,) and inside and not over_batch(kind, options):
         # the fused kernels need the normalised axis last
         if kind == "rmsnorm":
@@ -110,7 +114,7 @@ def _group(groups: int, eps: float, inside: bool, layout: Layout) -> Normalise:
 
     def apply(x: Tensor) -> Tensor:
         axis = x.dim() + width
-        split = x.unflatten(axis, (groups, -1))
+        split = x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :])
         return standardise(split).flatten(axis, axis + 1)
 
     return apply

@@ -55,10 +55,14 @@ from depthgauge.equation.text import to_text
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import Gate, gate
 from depthgauge.network.layers import Layers, Layout, activation_name
-from depthgauge.network.norms import Normalise, Standardise, normaliser, over_batch
+from depthgauge.network.norms import Standardise, normaliser, over_batch
 
 #: A scalar of one block: one number, or one for each member of an ensemble.
 Coefficient: TypeAlias = float | Tensor
+
+
+#: Called with an activation's name, rule, input and output.
+Observer: TypeAlias = Callable[[str, Gate, Tensor, Tensor], None]
 
 
 class Context(Protocol):
@@ -68,7 +72,7 @@ class Context(Protocol):
     h0: Tensor
     locals: dict[str, Tensor]
     coefficients: list[Coefficient]
-    observe: Callable[[str, Gate, Tensor, Tensor], None] | None
+    observe: Observer | None
 
     def apply(self, name: str, x: Tensor) -> Tensor:
         """The weight layer ``name`` on x."""
@@ -82,7 +86,7 @@ class Context(Protocol):
         """A learnable scalar or per-channel vector, shaped to multiply a state."""
         ...
 
-    def normalise(self, name: str, norm: Normalise, x: Tensor) -> Tensor:
+    def normalise(self, name: str, norm: Standardise, x: Tensor) -> Tensor:
         """A norm over the batch, which a module in eval mode replaces by running statistics."""
         ...
 
@@ -104,10 +108,16 @@ class Program:
         self._scope = dict(scope)
         #: Whether a scalar anywhere in the block differs between blocks.
         self.varies = Symbol("l") in walk(layers.block)
+        self._same: tuple[list[float], dict[str, float]] | None = None
 
     def coefficients(self, block: int) -> tuple[list[float], dict[str, float]]:
         """The scalars of block ``l`` by slot, and the scope with the equation's own scalars."""
-        return run_script(self._script, {**self._scope, "l": float(block)})
+        if self._same is not None:
+            return self._same
+        found = run_script(self._script, {**self._scope, "l": float(block)})
+        if not self.varies:
+            self._same = found
+        return found
 
     def __call__(self, context: Context) -> Tensor:
         for step in self._steps:
@@ -189,7 +199,7 @@ class _Compiler:
         }
 
     def _number(self, scalar: Scalar, what: str) -> float:
-        lets = [(name, bound) for name, bound in self.script if name]
+        lets: Script = [(name, bound) for name, bound in self.script if name]
         first, second = (
             evaluate(scalar, run_script(lets, {**self.scope, "l": block})[1])
             for block in (1.0, 2.0)
@@ -313,11 +323,11 @@ class _Compiler:
             kept = tuple((k, v) for k, v in node.options if k not in ("gain", "bias"))
             plain = self.fixed(kept, kind)
             rule = normaliser(kind, plain, self.layout)
-            mixes_examples = isinstance(rule, Standardise) and over_batch(kind, plain)
-            if mixes_examples:
-                assert isinstance(rule, Standardise)
+            if isinstance(rule, Standardise) and over_batch(kind, plain):
                 self.batch_norms[name] = rule
-            normal = _normal(name, rule, mixes_examples)
+                normal = _over_batch(name, rule)
+            else:
+                normal = lambda context, x: rule(x)  # noqa: E731
 
         def run(context: Context) -> Tensor:
             x: Tensor = normal(context, step(context))
@@ -372,12 +382,8 @@ def _pointwise(kind: str, name: str) -> Callable[[Context, Tensor], Tensor]:
     return dyt if kind == "dyt" else derf
 
 
-def _normal(
-    name: str, rule: Normalise, mixes_examples: bool
-) -> Callable[[Context, Tensor], Tensor]:
-    if mixes_examples:
-        return lambda context, x: context.normalise(name, rule, x)
-    return lambda context, x: rule(x)
+def _over_batch(name: str, rule: Standardise) -> Callable[[Context, Tensor], Tensor]:
+    return lambda context, x: context.normalise(name, rule, x)
 
 
 def skeleton(block: Block) -> Block:

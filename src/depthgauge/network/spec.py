@@ -17,6 +17,7 @@ from depthgauge.network.draws import DRAW_ORDERS, DrawOrder
 from depthgauge.network.layers import LAYOUT_AXES, Layers, Layout, layers_of, layout_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from depthgauge.network.program import Program
@@ -29,13 +30,14 @@ LARGEST_DEPTH, LARGEST_WIDTH = 10_000_000, 1_000_000
 class Network:
     """``depth`` copies of one block in sequence, each with weights of its own.
 
-    ``equation``: text or a tree. ``scalars``: free scalars of a text by name. ``init``: initialisers
-    by weight name (``"W1"``), word (``"W"``, ``"attention.o"``, ``"conv"``) or ``"default"``; without
-    one, LeCun (std = 1/sqrt(fan_in)). A state is ``(batch, width)``; with attention, or where
-    ``tokens`` is given, ``(batch, tokens, width)``; with conv, ``(batch, width, size, size)``.
+    ``equation``: text or a tree. ``scalars``: free scalars of a text by name. ``init``:
+    initialisers by weight name (``"W1"``), word (``"W"``, ``"attention.o"``, ``"conv"``) or
+    ``"default"``; without one, LeCun (std = 1/sqrt(fan_in)). A state is ``(batch, width)``; with
+    attention, or where ``tokens`` is given, ``(batch, tokens, width)``; with conv,
+    ``(batch, width, size, size)``.
 
-    ``draws``: ``"keyed"`` (an edit elsewhere changes no weight) or ``"sequential-pcg64"`` (one NumPy
-    generator in order). Raises EquationError or NetworkError for what no network can be.
+    ``draws``: ``"keyed"`` (an edit elsewhere changes no weight) or ``"sequential-pcg64"`` (one
+    NumPy generator in order). Raises EquationError or NetworkError for what no network can be.
     """
 
     equation: str | Block
@@ -146,15 +148,15 @@ class Network:
             program.coefficients(block)
         return program
 
-    def module(self, seed: int = 0) -> nn.Module:
-        """The network as an ``nn.Module`` to train, with the weights of this seed."""
+    def module(self, seed: int = 0, dtype: torch.dtype | None = None) -> nn.Module:
+        """The network as an ``nn.Module`` to train, with the weights of this seed, in float32."""
+        import torch
+
         from depthgauge.network.module import EquationNetwork
 
-        return EquationNetwork(self, seed)
+        return EquationNetwork(self, seed, dtype or torch.float32)
 
 
 def _whole(name: str, value: object, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise NetworkError(
-            f"{name} is {value!r}, expected a whole number from 1 to {most}"
-        )
+        raise NetworkError(f"{name} is {value!r}, expected a whole number from 1 to {most}")

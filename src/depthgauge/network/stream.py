@@ -2,8 +2,8 @@
 
 Forward, block by block: weights are drawn, used and dropped. Backward, segment by segment from the
 end: a segment is run again from its checkpoint with autograd on, and one call gives the gradient at
-every state in it. What fits in the memory budget is neither drawn nor run twice; a network that fits
-as a whole is one segment.
+every state in it. What fits in the memory budget is neither drawn nor run twice; a network that
+fits as a whole is one segment.
 
 An ensemble of networks whose trees have one shape runs as one batched pass: every state is
 ``(E, batch, ...)`` and every weight ``(E, out, in)``. A single network has no axis E.
@@ -12,26 +12,41 @@ An ensemble of networks whose trees have one shape runs as one batched pass: eve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import islice
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from depthgauge.equation.scalars import evaluate
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import Gate
-from depthgauge.network.draws import COTANGENT, INPUT, Draws, draws
-from depthgauge.network.layers import Layer
-from depthgauge.network.norms import Normalise
+from depthgauge.network.draws import COTANGENT, INPUT, KeyedDraws, draws
 from depthgauge.network.program import Coefficient, skeleton
 from depthgauge.network.spec import Network
+from depthgauge.network.tensors import BlockNumbers, TensorContext
 from depthgauge.network.weights import Member, Weights
 
 #: Bytes that weights and intermediate results may take together, if the caller does not say.
 MEMORY = 512 * 2**20
+
+#: Bytes of weights that are drawn in one go, ahead of the blocks that use them.
+AHEAD = 2**20
+
+#: Elements of a state from which PyTorch may use all its threads.
+SHARED_ELEMENTS = 2**16
+
+
+def batched(items: Iterable[int], size: int) -> Iterator[tuple[int, ...]]:
+    """``itertools.batched`` of Python 3.12."""
+    rest = iter(items)
+    while part := tuple(islice(rest, size)):
+        yield part
 
 
 class Watcher(Protocol):
@@ -96,16 +111,23 @@ def stream(
     ``batch``: a number of Gaussian examples, or one tensor ``(batch, ...)`` for every member. The
     gradient at the last state is Gaussian with an RMS of exactly 1 for each member.
     """
-    _Stream(ensemble, watcher, batch, dtype, torch.device(device), memory).run()
+    run = _Stream(ensemble, watcher, batch, dtype, torch.device(device), memory)
+    with _threads_for(run.state_elements):
+        run.run()
 
 
-@dataclass(slots=True)
-class _BlockNumbers:
-    """Everything drawn or evaluated for one block."""
-
-    coefficients: list[Coefficient]
-    vectors: dict[str, Coefficient]
-    weights: dict[str, Tensor]
+@contextmanager
+def _threads_for(elements: int) -> Iterator[None]:
+    """One thread for products too small to share: waking a second one costs more than it does."""
+    before = torch.get_num_threads()
+    if elements >= SHARED_ELEMENTS or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Stream:
@@ -130,8 +152,10 @@ class _Stream:
         self._weights = Weights(members, network.layers.weights, dtype, device)
         self._shared = all(other is network for other in ensemble.networks)
         self._varies = any(other.program.varies for other in ensemble.networks)
-        self._context = _StreamContext(network, len(ensemble), self._draws)
-        self._kept: dict[int, _BlockNumbers] = {}
+        # Masks are keyed in every draw order: they are needed while other draws are under way.
+        masks = [KeyedDraws(seed) for seed in ensemble.seeds]
+        self._context = TensorContext(network, len(ensemble), masks)
+        self._kept: dict[int, BlockNumbers] = {}
         self._done = 0
         self._plan(memory)
 
@@ -141,9 +165,11 @@ class _Stream:
         examples = self._batch if isinstance(self._batch, int) else len(self._batch)
         positions = math.prod(network.state_shape) // network.width
         item = self._dtype.itemsize
-        state = members * examples * math.prod(network.state_shape) * item
+        self.state_elements = members * examples * math.prod(network.state_shape)
+        state = self.state_elements * item
         weights = members * network.layers.weight_elements * item
         results = members * examples * positions * network.layers.elements * item
+        self._ahead = max(1, min(8, AHEAD // max(weights, 1)))
         if self._depth * (weights + results) <= memory:
             self._keep, self._segment = self._depth, self._depth
             return
@@ -155,15 +181,38 @@ class _Stream:
 
     # ---------------------------------------------------------------------------- numbers
 
-    def _numbers(self, block: int) -> _BlockNumbers:
-        numbers = self._kept.get(block)
-        if numbers is None:
-            numbers = self._draw(block)
-            if len(self._kept) < self._keep:
-                self._kept[block] = numbers
-        return numbers
+    def _segments(self) -> list[range]:
+        """Blocks of each segment, in forward order."""
+        starts = range(1, self._depth + 1, self._segment)
+        return [range(s, min(s + self._segment, self._depth + 1)) for s in starts]
 
-    def _draw(self, block: int) -> _BlockNumbers:
+    def _blocks(self, wanted: Iterable[int]) -> Iterator[BlockNumbers]:
+        """The numbers of these blocks, drawn in order by a thread that runs a little ahead.
+
+        Drawing is NumPy's work and takes as long as the products; both let go of the interpreter.
+        """
+        parts = batched(wanted, self._ahead)
+        with ThreadPoolExecutor(1) as pool:
+            waiting: deque[Future[list[BlockNumbers]]] = deque()
+            for part in parts:
+                waiting.append(pool.submit(self._numbers, part))
+                if len(waiting) > 1:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+
+    def _numbers(self, blocks: Sequence[int]) -> list[BlockNumbers]:
+        found = []
+        for block in blocks:
+            numbers = self._kept.get(block)
+            if numbers is None:
+                numbers = self._draw(block)
+                if len(self._kept) < self._keep:
+                    self._kept[block] = numbers
+            found.append(numbers)
+        return found
+
+    def _draw(self, block: int) -> BlockNumbers:
         if self._shared:
             slots, scope = self._program.coefficients(block)
             coefficients: list[Coefficient] = list(slots)
@@ -181,7 +230,7 @@ class _Stream:
             )
             for i, vector in enumerate(self._networks[0].layers.vectors)
         }
-        return _BlockNumbers(coefficients, vectors, self._weights.block(block, scopes))
+        return BlockNumbers(coefficients, vectors, self._weights.block(block, scopes))
 
     def _spread(self, values: Sequence[float]) -> Coefficient:
         """One number where the members agree, else a tensor with one number a member."""
@@ -197,9 +246,10 @@ class _Stream:
             return given.expand(len(self._networks), *given.shape) if self._many else given
         return self._gaussian(INPUT, "input", (self._batch, *network.state_shape))
 
-    def _cotangent(self, shape: Sequence[int]) -> Tensor:
+    def _cotangent(self, state: Tensor) -> Tensor:
+        shape = state.shape[1:] if self._many else state.shape
         g = self._gaussian(COTANGENT, "cotangent", shape, torch.float64)
-        axes = tuple(range(1 if self._many else 0, g.dim()))
+        axes = tuple(range(state.dim() - len(shape), state.dim()))
         return (g / g.square().mean(axes, keepdim=True).sqrt()).to(self._dtype)
 
     def _gaussian(
@@ -210,9 +260,7 @@ class _Stream:
             torch.from_numpy(source.source(block, name).normal(count)).reshape(*shape)
             for source in self._draws
         ]
-        return (torch.stack(each) if self._many else each[0]).to(
-            self._device, dtype or self._dtype
-        )
+        return (torch.stack(each) if self._many else each[0]).to(self._device, dtype or self._dtype)
 
     @property
     def _many(self) -> bool:
@@ -223,46 +271,59 @@ class _Stream:
     def run(self) -> None:
         h0 = self._input()
         self._watcher.state(0, h0)
-        starts = list(range(0, self._depth, self._segment))
-        checkpoints: dict[int, Tensor] = {}
+        *earlier, last = self._segments()
+        checkpoints = []
+        numbers = self._blocks(range(1, self._depth + 1))
         h = h0
         with torch.no_grad():
-            for block in range(1, starts[-1] + 1):
-                if (block - 1) % self._segment == 0:
-                    checkpoints[block - 1] = h
-                h = self._block(block, h, h0, seen=True)
-        checkpoints[starts[-1]] = h
+            for segment in earlier:
+                checkpoints.append(h)
+                for block in segment:
+                    h = self._block(block, h, h0, next(numbers), seen=True)
+        leaf = h0.detach().requires_grad_()
+        states = self._run_segment(last, h, leaf, numbers, seen=True)
+        del h
 
-        g: Tensor | None = None
-        direct: Tensor | None = None  # what reaches the input past the chain, through h0
-        for start in reversed(starts):
-            leaf = h0.detach().requires_grad_()
-            states = [checkpoints.pop(start).detach().requires_grad_()]
-            last = min(start + self._segment, self._depth)
-            with torch.enable_grad():
-                for block in range(start + 1, last + 1):
-                    h = self._block(block, states[-1], leaf, seen=g is None)
-                    # A state that no gradient can reach is still a place in the river.
-                    states.append(h if h.requires_grad else h.detach().requires_grad_())
-            if g is None:
-                per_member = states[-1].shape[1:] if self._many else states[-1].shape
-                g = self._cotangent(per_member)
-                self._watcher.gradient(self._depth, g)
-            *inner, past = torch.autograd.grad(
+        g = self._cotangent(states[-1])
+        self._watcher.gradient(self._depth, g)
+        direct = None  # what reaches the input past the chain of states, through h0
+        for segment in (last, *reversed(earlier)):
+            if segment is not last:
+                start = checkpoints.pop()
+                states = self._run_segment(segment, start, leaf, self._blocks(segment), seen=False)
+            *reached, past = torch.autograd.grad(
                 states[-1], [*states[:-1], leaf], g, allow_unused=True
             )
             if past is not None:
                 direct = past if direct is None else direct + past
-            for offset in reversed(range(len(inner))):
-                reached = inner[offset]
-                g = torch.zeros_like(states[0]) if reached is None else reached
-                if start + offset == 0 and direct is not None:
+            for block, inner in zip(reversed(segment), reversed(reached), strict=True):
+                g = torch.zeros_like(g) if inner is None else inner
+                if block == 1 and direct is not None:
                     g = g + direct
-                self._watcher.gradient(start + offset, g)
-            self._advance(last - start)
+                self._watcher.gradient(block - 1, g)
+            self._advance(len(segment))
 
-    def _block(self, block: int, h: Tensor, h0: Tensor, seen: bool) -> Tensor:
-        context, numbers = self._context, self._numbers(block)
+    def _run_segment(
+        self,
+        segment: range,
+        start: Tensor,
+        leaf: Tensor,
+        numbers: Iterator[BlockNumbers],
+        seen: bool,
+    ) -> list[Tensor]:
+        """The states before and after each block of the segment, with their graph."""
+        states = [start.detach().requires_grad_()]
+        with torch.enable_grad():
+            for block in segment:
+                h = self._block(block, states[-1], leaf, next(numbers), seen)
+                # A state that no gradient can reach is still a place in the river.
+                states.append(h if h.requires_grad else h.detach().requires_grad_())
+        return states
+
+    def _block(
+        self, block: int, h: Tensor, h0: Tensor, numbers: BlockNumbers, seen: bool
+    ) -> Tensor:
+        context = self._context
         context.begin(block, h, h0, numbers)
         context.observe = self._observe if seen else None
         h = self._program(context)
@@ -278,98 +339,3 @@ class _Stream:
     def _advance(self, blocks: int) -> None:
         self._done += blocks
         self._watcher.progress(self._done, 2 * self._depth)
-
-
-class _StreamContext:
-    """A block that runs with tensors drawn for the moment, for one network or for E at once.
-
-    Learnable scalars and gains stand at their initial values, which are numbers.
-    """
-
-    def __init__(self, network: Network, members: int, sources: Sequence[Draws]) -> None:
-        self._layers: dict[str, Layer] = {layer.name: layer for layer in network.layers.weights}
-        self._many, self._images = members > 1, network.layout == "images"
-        self._sources = sources
-        self.index = 0
-        self.h = self.h0 = torch.empty(0)
-        self.locals: dict[str, Tensor] = {}
-        self.coefficients: list[Coefficient] = []
-        self.observe: Callable[[str, Gate, Tensor, Tensor], None] | None = None
-        self._vectors: dict[str, Coefficient] = {}
-        self._weights: dict[str, Tensor] = {}
-
-    def begin(self, index: int, h: Tensor, h0: Tensor, numbers: _BlockNumbers) -> None:
-        self.index, self.h, self.h0 = index, h, h0
-        self.coefficients, self._vectors = numbers.coefficients, numbers.vectors
-        self._weights = numbers.weights
-
-    def end(self) -> None:
-        """Drop what belongs to the block that ran."""
-        self.locals.clear()
-        self.h = self.h0 = torch.empty(0)
-
-    def apply(self, name: str, x: Tensor) -> Tensor:
-        weight, bias = self._weights[name], self._weights.get(f"{name}.bias")
-        if self._images:
-            return self._convolve(self._layers[name], weight, bias, x)
-        if not self._many:
-            return F.linear(x, weight, bias)
-        rows, columns = x.flatten(1, -2), weight.transpose(1, 2)
-        if bias is None:
-            product = torch.bmm(rows, columns)
-        else:
-            product = torch.baddbmm(bias.unsqueeze(1), rows, columns)
-        return product.reshape(*x.shape[:-1], -1)
-
-    def apply_add(self, name: str, x: Tensor, residual: Any, scale: Coefficient) -> Tensor:
-        weight = self._weights[name]
-        if (
-            self._images
-            or not isinstance(residual, Tensor)
-            or residual.shape[:-1] != x.shape[:-1]
-            or f"{name}.bias" in self._weights
-        ):
-            result: Tensor = residual + scale * self.apply(name, x)
-            return result
-        if isinstance(scale, Tensor):
-            weight, scale = weight * scale.reshape(-1, 1, 1), 1.0
-        if self._many:
-            return torch.baddbmm(
-                residual.flatten(1, -2), x.flatten(1, -2), weight.transpose(1, 2), alpha=scale
-            ).reshape(residual.shape)
-        return torch.addmm(
-            residual.flatten(0, -2), x.flatten(0, -2), weight.t(), alpha=scale
-        ).reshape(residual.shape)
-
-    def _convolve(self, layer: Layer, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-        if self._many:
-            biases = [None] * len(x) if bias is None else list(bias)
-            each = zip(weight, biases, x, strict=True)
-            return torch.stack([_conv2d(layer, w, b, image) for w, b, image in each])
-        return _conv2d(layer, weight, bias, x)
-
-    def vector(self, name: str) -> Coefficient:
-        return self._vectors[name]
-
-    def normalise(self, name: str, norm: Normalise, x: Tensor) -> Tensor:
-        return norm(x)
-
-    def drop(self, name: str, x: Tensor, p: float) -> Tensor:
-        """A mask keyed like a weight, so that running a block again gives the same one."""
-        count = x.numel() // len(self._sources)
-        kept = torch.stack(
-            [
-                torch.from_numpy(source.source(self.index, name).uniform(count) >= p)
-                for source in self._sources
-            ]
-        ).reshape(x.shape)
-        return x * kept.to(x.device, x.dtype) / (1 - p)
-
-
-def _conv2d(layer: Layer, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    if weight.dim() == 2:  # a linear layer on the channels
-        weight = weight[:, :, None, None]
-    side = weight.shape[-1] // 2
-    if layer.padding == "circular":
-        return F.conv2d(F.pad(x, (side,) * 4, mode="circular"), weight, bias)
-    return F.conv2d(x, weight, bias, padding=side)

@@ -33,7 +33,8 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         bound = {k: v for k, v in (("min", self.min), ("max", self.max)) if v is not None}
-        return {"name": self.name, "holds": self.holds, **jsonable({"value": self.value, "bound": bound})}
+        measured = jsonable({"value": self.value, "bound": bound})
+        return {"name": self.name, "holds": self.holds, **measured}
 
 
 @dataclass(frozen=True)

@@ -156,16 +156,19 @@ class Verdict:
         score = "" if self.score is None else f", smallest margin {self.score:+.3g} decades"
         lines = [f"{self.state.replace('_', ' ')}{score}"]
         for j in self.judgements:
-            measured = (
-                f"{number(j.value)} ({j.bound}), margin {j.margin:+.3g}, "
-                f"median {number(j.median)} [{number(j.low)}, {number(j.high)}] n={j.n}"
-                if j.n
-                else f"({j.bound})"
-            )
-            lines.append(f"  {j.state.replace('_', ' '):<13}{j.name:<26}{measured}")
+            lines.append(f"  {j.state.replace('_', ' '):<13}{j.name:<26}{_measured(j)}")
             if j.reason:
                 lines.append(f"  {'':<13}{j.reason}")
         return "\n".join(lines)
+
+
+def _measured(j: Judgement) -> str:
+    """Value, bound and margin; with several seeds also their spread."""
+    if not j.n:
+        return f"({j.bound})"
+    known = j.n > 1 and not math.isnan(j.median)
+    spread_ = f"median {number(j.median)} [{number(j.low)}, {number(j.high)}] " if known else ""
+    return f"{number(j.value)} ({j.bound}), margin {j.margin:+.3g}, {spread_}n={j.n}"
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,26 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from depthgauge._version import __version__
+from depthgauge.arguments import (
+    INSTRUMENTS,
+    PARTS,
+    batch_of,
+    device_of,
+    dtype_name,
+    dtype_of,
+    network_of,
+    quantities_of,
+    seeds_of,
+)
 from depthgauge.equation.nodes import Block, Init, Scalar
 from depthgauge.equation.text import to_text
-from depthgauge.errors import NetworkError, SpecificationError, TargetError, nearest
 from depthgauge.instruments.gates import Gates
 from depthgauge.instruments.rivers import River
 from depthgauge.network.activations import Gate
@@ -26,44 +36,6 @@ from depthgauge.profile import Column, Profile
 from depthgauge.sites import QUANTITIES, Site
 
 Progress = Callable[[int, int], None]
-
-#: Precisions a network may run in. Statistics are in float32 or wider always.
-DTYPES: Final[dict[str, torch.dtype]] = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
-_RIVERS: Final = ("rms", "mean", "max", "nonfinite")
-_QUANTILES: Final = ("q01", "q50", "q99", "q999")
-
-
-def _quantity(river: str, statistic: str) -> str:
-    if statistic == "nonfinite":
-        return "nonfinite_fraction" if river == "state" else "gradient_nonfinite_fraction"
-    return f"{river}_{statistic}"
-
-
-#: What each quantity is made of: (which river or the gates, statistic).
-_PARTS: Final[dict[str, tuple[str, str]]] = {
-    **{_quantity(r, s): (r, s) for r in ("state", "gradient") for s in (*_RIVERS, *_QUANTILES)},
-    "live_derivative_fraction": ("gate", "live"),
-    "saturated_fraction": ("gate", "saturated"),
-    "dead_fraction": ("gate", "dead"),
-}
-assert set(_PARTS) == set(QUANTITIES)
-
-#: Instruments by name, and presets; a quantity's own name is an instrument too.
-INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
-    "rivers": tuple(_quantity(r, s) for r in ("state", "gradient") for s in _RIVERS),
-    "quantiles": tuple(_quantity(r, s) for r in ("state", "gradient") for s in _QUANTILES),
-    "gates": tuple(name for name, (part, _) in _PARTS.items() if part == "gate"),
-}
-PRESETS: Final[dict[str, tuple[str, ...]]] = {
-    "fast": ("rivers", "quantiles", "gates"),
-    "all": tuple(INSTRUMENTS),
-}
 
 
 def measure(
@@ -90,18 +62,19 @@ def measure(
     back; every state, gradient and activation is turned into a few numbers where it is seen. What
     each quantity averages over is said in ``depthgauge.sites.QUANTITIES``.
 
-    ``target``: an equation (text or tree) or a ``Network``; ``depth``, ``width``, ``init``, ``scalars``,
-    ``tokens``, ``size`` and ``draws`` are the Network's, and replace those of a Network given.
-    ``batch``: how many examples, or a tensor ``(batch, *state)``. ``seed``: one integer, or several:
-    then the Profile has a seed axis and all of them run as one batched pass. ``instruments``: a
-    preset, or names of instruments and quantities. ``memory``: bytes that weights and intermediate
-    results may take; past it blocks are drawn and run again. ``progress(done, total)`` is called
-    after every block.
+    ``target``: an equation (text or tree) or a ``Network``; ``depth``, ``width``, ``init``,
+    ``scalars``, ``tokens``, ``size`` and ``draws`` are the Network's, and replace those of a
+    Network given.
+    ``batch``: how many examples, or a tensor ``(batch, *state)``. ``seed``: one integer, or
+    several: then the Profile has a seed axis and all of them run as one batched pass.
+    ``instruments``: a preset, or names of instruments and quantities. ``memory``: bytes that
+    weights and intermediate results may take; past it blocks are drawn and run again.
+    ``progress(done, total)`` is called after every block.
 
     Raises EquationError, NetworkError or SpecificationError for what cannot be measured. Overflow
     and NaN are results: ``Profile.first_nonfinite``.
     """
-    network = _network(
+    network = network_of(
         target,
         {
             "depth": depth,
@@ -141,14 +114,14 @@ def measure_all(
     Scales, initialisers and seeds do not change a tree's shape, so a sweep over them is one batched
     pass. The profiles come in the order of ``networks``. Arguments as in ``measure``.
     """
-    seeds, seed_axis = _seeds(seed)
+    seeds, seed_axis = seeds_of(seed)
     run = _Run(
         seeds=seeds,
         seed_axis=seed_axis,
-        batch=_batch(batch, networks),
-        dtype=_dtype(dtype),
-        device=_device(device),
-        quantities=_quantities(instruments),
+        batch=batch_of(batch, networks),
+        dtype=dtype_of(dtype),
+        device=device_of(device),
+        quantities=quantities_of(instruments),
         memory=memory,
     )
     groups: dict[object, list[int]] = {}
@@ -187,7 +160,7 @@ class _Run:
     memory: int
 
     def statistics(self, part: str) -> list[str]:
-        return [_PARTS[name][1] for name in self.quantities if _PARTS[name][0] == part]
+        return [PARTS[name][1] for name in self.quantities if PARTS[name][0] == part]
 
 
 class _Watcher:
@@ -235,8 +208,9 @@ def _measure_ensemble(
     columns = {}
     for river in watcher.rivers.values():
         river.flush()
+    watcher.gates.flush()
     for name in run.quantities:
-        part, statistic = _PARTS[name]
+        part, statistic = PARTS[name]
         source = watcher.gates if part == "gate" else watcher.rivers[part]
         columns[name] = Column(
             rows["activation" if part == "gate" else "state"], source.values[statistic]
@@ -285,7 +259,7 @@ def _profile(
         width=network.width,
         branches=network.branches,
         streams=(stream_document(network),),
-        dtype=_name_of(run.dtype),
+        dtype=dtype_name(run.dtype),
         batch=run.batch if isinstance(run.batch, int) else len(run.batch),
         seeds=run.seeds,
         seed_axis=run.seed_axis,
@@ -325,95 +299,3 @@ def stream_document(network: Network) -> dict[str, Any]:
         "segments": 1,
         "states": network.depth + 1,
     }
-
-
-# ------------------------------------------------------------------- what the user gave
-
-
-def _network(target: object, given: Mapping[str, Any]) -> Network:
-    changes = {name: value for name, value in given.items() if value is not None}
-    if isinstance(target, Network):
-        return dataclasses.replace(target, **changes) if changes else target
-    if isinstance(target, str | Block):
-        return Network(target, **changes)
-    raise TargetError(
-        f"a target of type {type(target).__name__} cannot be measured; give an equation "
-        f"(text or tree) or a Network"
-    )
-
-
-def _seeds(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
-    if isinstance(seed, int) and not isinstance(seed, bool):
-        seeds, axis = (seed,), False
-    else:
-        try:
-            seeds, axis = tuple(seed), True  # type: ignore[arg-type]
-        except TypeError:
-            seeds, axis = (), True
-    whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) for s in seeds)
-    if not seeds or not whole or min(seeds) < 0:
-        raise SpecificationError(
-            f"seed is {seed!r}, expected a whole number of at least 0 or several of them"
-        )
-    if len(set(seeds)) < len(seeds):
-        raise SpecificationError(f"seed is {seed!r}, which names a seed twice; name each once")
-    return tuple(int(s) for s in seeds), axis
-
-
-def _dtype(dtype: str | torch.dtype) -> torch.dtype:
-    name = _name_of(dtype) if isinstance(dtype, torch.dtype) else dtype
-    if name not in DTYPES:
-        raise SpecificationError(
-            f"dtype is '{name}', expected one of {', '.join(DTYPES)}{nearest(str(name), DTYPES)}"
-        )
-    return DTYPES[name]
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0].split(". ")[0]
-        raise SpecificationError(
-            f"device is '{device}', which this PyTorch cannot use ({reason}); try cpu"
-        ) from None
-    if chosen.type == "meta":
-        raise SpecificationError("device is 'meta', which holds no numbers to measure; try cpu")
-    return chosen
-
-
-def _batch(batch: int | Tensor, networks: Sequence[Network]) -> int | Tensor:
-    if isinstance(batch, Tensor):
-        for network in networks:
-            if batch.shape[1:] != network.state_shape or not len(batch):
-                raise NetworkError(
-                    f"batch has the shape {tuple(batch.shape)}, but a state of this network is "
-                    f"(batch, {', '.join(map(str, network.state_shape))})"
-                )
-        return batch.detach()
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise SpecificationError(
-            f"batch is {batch!r}, expected a whole number of examples, at least 1, or a tensor"
-        )
-    return batch
-
-
-def _quantities(instruments: str | Iterable[str]) -> tuple[str, ...]:
-    asked = [instruments] if isinstance(instruments, str) else list(instruments)
-    asked = [name for word in asked for name in str(word).split(",")]
-    known = (*PRESETS, *INSTRUMENTS, *QUANTITIES)
-    wanted: set[str] = set()
-    for word in asked:
-        if word not in known:
-            raise SpecificationError(
-                f"instruments names '{word}', expected one of {', '.join((*PRESETS, *INSTRUMENTS))} "
-                f"or a quantity{nearest(word, known)}"
-            )
-        for name in PRESETS.get(word, (word,)):
-            wanted.update(INSTRUMENTS.get(name, (name,)))
-    return tuple(name for name in QUANTITIES if name in wanted)

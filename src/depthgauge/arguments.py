@@ -1,0 +1,147 @@
+"""What a caller may give to ``measure``, checked once, at the door.
+
+Each function returns what was asked for or raises: what came, what was expected, what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthgauge.equation.nodes import Block
+from depthgauge.errors import NetworkError, SpecificationError, TargetError, nearest
+from depthgauge.network.spec import Network
+from depthgauge.sites import QUANTITIES
+
+#: Precisions a network may run in. Statistics are in float32 or wider always.
+DTYPES: Final[dict[str, torch.dtype]] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+RIVERS: Final = ("rms", "mean", "max", "nonfinite")
+QUANTILE_NAMES: Final = ("q01", "q50", "q99", "q999")
+
+
+def _quantity(river: str, statistic: str) -> str:
+    if statistic == "nonfinite":
+        return "nonfinite_fraction" if river == "state" else "gradient_nonfinite_fraction"
+    return f"{river}_{statistic}"
+
+
+#: What each quantity is made of: (which river or the gates, statistic).
+PARTS: Final[dict[str, tuple[str, str]]] = {
+    **{_quantity(r, s): (r, s) for r in ("state", "gradient") for s in (*RIVERS, *QUANTILE_NAMES)},
+    "live_derivative_fraction": ("gate", "live"),
+    "saturated_fraction": ("gate", "saturated"),
+    "dead_fraction": ("gate", "dead"),
+}
+assert set(PARTS) == set(QUANTITIES)
+
+#: Instruments by name, and presets; a quantity's own name is an instrument too.
+INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
+    "rivers": tuple(_quantity(r, s) for r in ("state", "gradient") for s in RIVERS),
+    "quantiles": tuple(_quantity(r, s) for r in ("state", "gradient") for s in QUANTILE_NAMES),
+    "gates": tuple(name for name, (part, _) in PARTS.items() if part == "gate"),
+}
+PRESETS: Final[dict[str, tuple[str, ...]]] = {
+    "fast": ("rivers", "quantiles", "gates"),
+    "all": tuple(INSTRUMENTS),
+}
+
+
+def network_of(target: object, given: Mapping[str, Any]) -> Network:
+    changes = {name: value for name, value in given.items() if value is not None}
+    if isinstance(target, Network):
+        return dataclasses.replace(target, **changes) if changes else target
+    if isinstance(target, str | Block):
+        return Network(target, **changes)
+    raise TargetError(
+        f"a target of type {type(target).__name__} cannot be measured; give an equation "
+        f"(text or tree) or a Network"
+    )
+
+
+def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        seeds: tuple[int, ...] = (seed,)
+        axis = False
+    else:
+        try:
+            seeds, axis = tuple(seed), True  # type: ignore[arg-type]
+        except TypeError:
+            seeds, axis = (), True
+    whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) for s in seeds)
+    if not seeds or not whole or min(seeds) < 0:
+        raise SpecificationError(
+            f"seed is {seed!r}, expected a whole number of at least 0 or several of them"
+        )
+    if len(set(seeds)) < len(seeds):
+        raise SpecificationError(f"seed is {seed!r}, which names a seed twice; name each once")
+    return tuple(int(s) for s in seeds), axis
+
+
+def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
+    name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else dtype
+    if name not in DTYPES:
+        raise SpecificationError(
+            f"dtype is '{name}', expected one of {', '.join(DTYPES)}{nearest(str(name), DTYPES)}"
+        )
+    return DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0].split(". ")[0]
+        raise SpecificationError(
+            f"device is '{device}', which this PyTorch cannot use ({reason}); try cpu"
+        ) from None
+    if chosen.type == "meta":
+        raise SpecificationError("device is 'meta', which holds no numbers to measure; try cpu")
+    return chosen
+
+
+def batch_of(batch: int | Tensor, networks: Sequence[Network]) -> int | Tensor:
+    if isinstance(batch, Tensor):
+        for network in networks:
+            if batch.shape[1:] != network.state_shape or not len(batch):
+                raise NetworkError(
+                    f"batch has the shape {tuple(batch.shape)}, but a state of this network is "
+                    f"(batch, {', '.join(map(str, network.state_shape))})"
+                )
+        return batch.detach()
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise SpecificationError(
+            f"batch is {batch!r}, expected a whole number of examples, at least 1, or a tensor"
+        )
+    return batch
+
+
+def quantities_of(instruments: str | Iterable[str]) -> tuple[str, ...]:
+    asked = [instruments] if isinstance(instruments, str) else list(instruments)
+    asked = [name for word in asked for name in str(word).split(",")]
+    known = (*PRESETS, *INSTRUMENTS, *QUANTITIES)
+    wanted: set[str] = set()
+    for word in asked:
+        if word not in known:
+            raise SpecificationError(
+                f"instruments names '{word}', expected one of "
+                f"{', '.join((*PRESETS, *INSTRUMENTS))} or a quantity{nearest(word, known)}"
+            )
+        for name in PRESETS.get(word, (word,)):
+            wanted.update(INSTRUMENTS.get(name, (name,)))
+    return tuple(name for name in QUANTITIES if name in wanted)

@@ -1,0 +1,1 @@
+"""What was found, lowered to what a person reads."""

@@ -1,0 +1,189 @@
+"""``measure`` as a whole: the numbers of a slow reference, and every wrong use."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import depthgauge as dg
+from depthgauge.errors import NetworkError, SpecificationError, TargetError, UsageError
+from depthgauge.measurement import measure, measure_all
+from depthgauge.network.spec import Network
+from depthgauge.sites import QUANTITIES
+from tests.network.references import EQUATIONS, both_rivers
+
+SMALL: dict[str, Any] = {"depth": 6, "width": 8}
+
+
+def network(name: str) -> Network:
+    equation = EQUATIONS[name]
+    sizes: dict[str, Any] = {"tokens": 3} if "attention" in equation else {}
+    sizes |= {"size": 4} if "conv" in equation else {}
+    return Network(equation, **SMALL, **sizes)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_rivers_are_those_of_the_slow_reference(name: str) -> None:
+    profile = measure(network(name), 5, dtype="float64")
+    states, gradients = both_rivers(network(name))
+    for river, tensors in (("state", states), ("gradient", gradients)):
+        root = [t.square().mean().sqrt().item() for t in tensors]
+        assert profile[f"{river}_rms"] == pytest.approx(root, rel=1e-10)
+        top = [t.abs().max().item() for t in tensors]
+        assert profile[f"{river}_max"] == pytest.approx(top, rel=1e-10)
+        mean = [t.mean().item() for t in tensors]
+        assert profile[f"{river}_mean"] == pytest.approx(mean, rel=1e-8, abs=1e-12)
+    summary = profile.summary()
+    root = [t.square().mean().sqrt().item() for t in states]
+    assert summary["forward_drift"][0] == pytest.approx(max(root) / max(min(root), 1e-30))
+    assert summary["forward_end_rms"][0] == pytest.approx(root[-1])
+    ends = [gradients[i].square().mean().sqrt().item() for i in (0, -1)]
+    assert ends[1] == pytest.approx(1, rel=1e-12)
+    assert summary["gradient_ratio"][0] == pytest.approx(ends[0] / ends[1], rel=1e-9)
+
+
+def test_seeds_are_an_axis_and_one_batched_pass_gives_what_each_gives_alone() -> None:
+    together = measure(network("wide"), 5, seed=range(20), dtype="float64")
+    assert together["state_rms"].shape == (20, 7)
+    assert together.seeds == tuple(range(20))
+    for seed in (0, 7, 19):
+        alone = measure(network("wide"), 5, seed=seed, dtype="float64")
+        assert alone["state_rms"].shape == (7,)
+        for name in QUANTITIES:
+            assert together[name][seed] == pytest.approx(alone[name], rel=1e-9, abs=1e-12)
+
+
+def test_networks_of_one_shape_run_together_and_come_back_in_order() -> None:
+    networks = [
+        Network(f"h + {a}*W2({phi}(W1(h)))", **SMALL)
+        for a, phi in [("1", "relu"), ("0.5", "tanh"), ("0.25", "relu"), ("1/L", "relu")]
+    ]
+    found = measure_all(networks, 5, seed=(1, 2), dtype="float64")
+    for net, profile in zip(networks, found, strict=True):
+        alone = measure(net, 5, seed=(1, 2), dtype="float64")
+        assert profile.equation == alone.equation
+        assert profile["gradient_rms"] == pytest.approx(alone["gradient_rms"], rel=1e-9)
+
+
+def test_progress_counts_every_block_once_there_and_back() -> None:
+    steps: list[tuple[int, int]] = []
+    networks = [Network("h + W(h)", 5, 4), Network("W(tanh(h))", 7, 4)]
+    measure_all(networks, 2, seed=range(3), progress=lambda d, t: steps.append((d, t)))
+    assert steps[-1] == (72, 72)
+    assert steps == sorted(steps)
+
+
+def test_overflow_is_a_result_that_says_where_it_began() -> None:
+    profile = measure("h + 30*W2(relu(W1(h)))", 8, depth=60, width=16, dtype="float32")
+    first = profile.first_nonfinite()
+    assert first is not None
+    assert 20 < first.block < 60
+    before = profile["state_rms"][first.block - 1]
+    assert np.isfinite(before)
+    assert before > 1e19  # its squares are past float32's range, its RMS is not
+    document = json.dumps(profile.to_dict(), allow_nan=False)
+    assert "null" in document
+    healthy = measure("h + W2(relu(W1(h)))/sqrt(L)", 8, depth=60, width=16, dtype="float32")
+    assert healthy.first_nonfinite() is None
+
+
+def test_float16_overflows_where_bfloat16_does_not() -> None:
+    equation = "h + 4*W2(relu(W1(h)))"
+    half = measure(equation, 8, depth=24, width=16, dtype="float16")
+    brain = measure(equation, 8, depth=24, width=16, dtype="bfloat16")
+    assert half.first_nonfinite() is not None
+    assert brain.first_nonfinite() is None
+    exact = measure(equation, 8, depth=24, width=16, dtype="float64")
+    assert brain["state_rms"] == pytest.approx(exact["state_rms"], rel=0.05)
+
+
+def test_a_network_without_activations_has_no_gates() -> None:
+    profile = measure("h + W(h)", 4, **SMALL)
+    assert "live_derivative_fraction" not in profile
+    assert profile.not_measured["dead_fraction"] == "the equation has no activation"
+    assert not any(site.role == "activation" for site in profile.sites)
+
+
+def test_instruments_are_chosen_by_preset_name_or_quantity() -> None:
+    every = measure(network("residual"), 4)
+    assert set(every.columns) == set(QUANTITIES)
+    some = measure(network("residual"), 4, instruments=["state_rms", "gates"])
+    assert set(some.columns) == {
+        "state_rms",
+        "live_derivative_fraction",
+        "saturated_fraction",
+        "dead_fraction",
+    }
+    assert some.not_measured["gradient_rms"] == "not among the instruments asked for"
+    assert some["state_rms"] == pytest.approx(every["state_rms"])
+
+
+def test_given_sizes_replace_those_of_a_network() -> None:
+    net = Network("h + W(h)/sqrt(L)", depth=6, width=8)
+    assert measure(net, 4, depth=3).depth == 3
+    assert measure(net, 4, width=16).width == 16
+    assert net.depth == 6
+
+
+def test_a_batch_of_data_is_used() -> None:
+    data = torch.full((3, 8), 2.0)
+    profile = measure(network("residual"), data)
+    assert profile["state_rms"][0] == 2
+    assert profile.settings["input"] == "given"
+    with pytest.raises(NetworkError, match=r"shape \(3, 9\), but a state of this network is"):
+        measure(network("residual"), torch.ones(3, 9))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(dtype="float31"), "dtype is 'float31', expected one of float64, float32"),
+        (dict(dtype=torch.int32), "dtype is 'int32'"),
+        (dict(device="tpu0"), "device is 'tpu0'"),
+        (dict(device="meta"), "device is 'meta'"),
+        (dict(seed=-1), "seed is -1"),
+        (dict(seed=[]), "seed is []"),
+        (dict(seed=[1, 1]), "names a seed twice"),
+        (dict(seed=1.5), "seed is 1.5"),
+        (dict(batch=0), "batch is 0"),
+        (dict(batch=2.0), "batch is 2.0"),
+        (dict(instruments="fst"), "instruments names 'fst'"),
+        (dict(instruments=["state_rm"]), "did you mean 'state_rms'?"),
+        (dict(depth=0), "depth is 0"),
+    ],
+)
+def test_wrong_use(given: dict, says: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(UsageError) as caught:
+        measure("h + W(h)", **given)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_of_another_kind_is_refused() -> None:
+    with pytest.raises(TargetError, match="a target of type Linear cannot be measured"):
+        measure(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_cuda_is_refused_with_a_sentence_where_there_is_none() -> None:
+    if torch.cuda.is_available():
+        assert measure("h + W(h)", 4, **SMALL, device="cuda").settings["device"] == "cuda"
+        return
+    with pytest.raises(SpecificationError, match="device is 'cuda', which this PyTorch cannot use"):
+        measure("h + W(h)", 4, **SMALL, device="cuda")
+
+
+def test_memory_bounds_change_no_number() -> None:
+    net = dataclasses.replace(network("wide"), depth=50)
+    whole = measure(net, 5, dtype="float64")
+    tight = measure(net, 5, dtype="float64", memory=10_000)
+    for name in QUANTITIES:
+        assert np.array_equal(whole[name], tight[name])
+
+
+def test_the_public_name_is_the_function_also_after_the_module_was_imported() -> None:
+    assert dg.measure is measure
+    assert math.isfinite(dg.measure("h + W(h)", 2, **SMALL)["state_rms"][-1])
