@@ -109,7 +109,7 @@ def test_an_instrument_that_returns_the_norm_fails(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(relay, "component", lambda states, direction: states.norm(dim=-1))
     found = relay.run()
     assert failed(found) == {
-        "rotation: component against the closed form, relative error",
+        "rotation: component, relative error",
         "rotation: component, quoted as 0.381",
         "rotation: the direction sees what the norm does not, component gain / norm gain",
     }

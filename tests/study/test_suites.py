@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -13,6 +14,13 @@ import pytest
 from depthgauge.errors import ClaimError, SpecificationError
 from depthgauge.study import suites
 from depthgauge.study.claims import Claim, SuiteResult
+
+
+def returning(result: SuiteResult) -> Callable[..., SuiteResult]:
+    def run(progress: object = None) -> SuiteResult:
+        return result
+
+    return run
 
 
 def made(value: float = 1.0) -> SuiteResult:
@@ -60,7 +68,7 @@ def test_an_unknown_name_gets_the_nearest_and_all(call: object) -> None:
         call("xyz")  # type: ignore[operator]
 
 
-def test_progress_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_passed_on() -> None:
     seen: list[tuple[int, int]] = []
     suites.run_suite("scalar", lambda done, total: seen.append((done, total)))
     assert seen[-1] == (2 * 96 * 5, 2 * 96 * 5)
@@ -70,7 +78,7 @@ def test_suite_shows_and_returns(
     monkeypatch: pytest.MonkeyPatch, printed: list[SuiteResult]
 ) -> None:
     result = made()
-    monkeypatch.setitem(suites.SUITES, "transport", lambda progress=None: result)
+    monkeypatch.setitem(suites.SUITES, "transport", returning(result))
     assert suites.suite() is result
     assert printed == [result]
     assert suites.suite(show=False) is result
@@ -82,7 +90,7 @@ def test_a_claim_that_does_not_hold_raises_after_the_report(
     monkeypatch: pytest.MonkeyPatch, printed: list[SuiteResult], show: bool
 ) -> None:
     broken = made(3.0)
-    monkeypatch.setitem(suites.SUITES, "made", lambda progress=None: broken)
+    monkeypatch.setitem(suites.SUITES, "made", returning(broken))
     with pytest.raises(ClaimError, match=r"suite made: drift is 3, claimed < 2") as error:
         suites.suite("made", show=show)
     assert error.value.result is broken

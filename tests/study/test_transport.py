@@ -224,8 +224,8 @@ def _fails(result: SuiteResult, broken: set[str]) -> None:
 
 def test_lessons_carry_the_measured_numbers(result: SuiteResult) -> None:
     assert result.lessons == (
-        "tanh_xavier_plain: 0.999 of the derivatives are live and the state has lost 98 per cent of "
-        "its magnitude after 96 blocks; no single health number is enough.",
+        "tanh_xavier_plain: 0.999 of the derivatives are live and the state has lost 98 per cent "
+        "of its magnitude after 96 blocks; no single health number is enough.",
         "relu_he_plain: the gradient ratio 0.57 looks fine and the state wanders over a range that "
         "is 11-fold; a ratio of two ends does not show the way between them.",
     )

@@ -18,9 +18,10 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from depthgauge.instruments.rivers import wide
+from depthgauge.instruments.rivers import GATHERED_ELEMENTS, wide
 from depthgauge.network.activations import Gate
 
 LIVE, SATURATED, DEAD = 0.1, 0.01, 1e-6
@@ -38,32 +39,41 @@ class Gates:
         self._statistics = tuple(statistics)
         self._members, self._width_axis = members, width_axis
         self.values = {name: np.full((rows, members), np.nan) for name in statistics}
-        self._rows: list[int] = []
-        self._seen: list[Tensor] = []
+        self._gathered: dict[Gate, list[tuple[int, Tensor, Tensor]]] = {}
+        self._elements = 0
 
     def see(self, row: int, rule: Gate, z: Tensor, y: Tensor) -> None:
         """Take one activation's input and output, ``(E, ...)``; without E for a single member."""
         if not self._statistics:
             return
-        z, y = wide(z.detach()), wide(y.detach())
-        if self._members == 1:
-            z, y = z.unsqueeze(0), y.unsqueeze(0)
+        self._gathered.setdefault(rule, []).append((row, z, y))
+        self._elements += z.numel()
+        if self._elements >= GATHERED_ELEMENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Reduce what has been gathered; called once more after the last activation."""
+        for rule, seen in self._gathered.items():
+            rows, inputs, outputs = zip(*seen, strict=True)
+            shares = self._reduce(rule, self._together(inputs), self._together(outputs))
+            for name, share in zip(self._statistics, shares, strict=True):
+                self.values[name][list(rows)] = share
+        self._gathered, self._elements = {}, 0
+
+    def _together(self, tensors: Sequence[Tensor]) -> Tensor:
+        """``(rows, E, ...)``, in a precision for statistics."""
+        one = tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tuple(tensors))
+        return wide(one.detach() if self._members > 1 else one.detach().unsqueeze(1))
+
+    def _reduce(self, rule: Gate, z: Tensor, y: Tensor) -> NDArray[np.float64]:
+        """The shares of each row and member: ``(statistics, rows, E)``."""
         if rule.kind == "relu" and self._statistics == ("live",):
             shares = [_share(y.sign())]  # y > 0 exactly where z > 0
         else:
             shares = self._shares(rule.derivative(z, y).abs_(), y)
         # A comparison with NaN is False: without this a lost state would look merely flat.
-        lost = y.flatten(1).amax(1).isnan()
-        self._rows.append(row)
-        self._seen.append(torch.stack([*shares, lost.double()]))
-
-    def flush(self) -> None:
-        """Move what has been seen into ``values``; called once after the last activation."""
-        if self._seen:
-            *shares, lost = torch.stack(self._seen, 1).cpu().numpy()
-            for name, share in zip(self._statistics, shares, strict=True):
-                self.values[name][self._rows] = np.where(lost > 0, np.nan, share)
-        self._rows, self._seen = [], []
+        lost = y.flatten(2).amax(2).isnan()
+        return torch.stack(shares).masked_fill(lost, torch.nan).cpu().numpy()
 
     def _shares(self, slope: Tensor, y: Tensor) -> list[Tensor]:
         shares = []
@@ -74,13 +84,13 @@ class Gates:
                 marks = slope < SATURATED
             else:
                 units = y.dim() + self._width_axis
-                others = [axis for axis in range(1, y.dim()) if axis != units]
+                others = [axis for axis in range(2, y.dim()) if axis != units]
                 marks = torch.maximum(slope, y.abs()).amax(others) <= DEAD
             shares.append(_share(marks))
         return shares
 
 
 def _share(marks: Tensor) -> Tensor:
-    """Mean of marks of 0 and 1 for each member: ``(E, ...) -> (E,)``."""
-    marks = marks.flatten(1)
-    return marks.sum(1, dtype=torch.float64) / marks.shape[1]
+    """Mean of marks of 0 and 1 for each row and member: ``(rows, E, ...) -> (rows, E)``."""
+    marks = marks.flatten(2)
+    return marks.sum(2, dtype=torch.float64) / marks.shape[2]

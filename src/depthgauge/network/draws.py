@@ -11,6 +11,7 @@ input, weights of block 1, 2, ..., cotangent; for figures that a NumPy script ha
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -73,20 +74,43 @@ class KeyedDraws:
         return self._generator.random(count, dtype=np.float32)
 
     def normal(self, count: int) -> NDArray[np.float32]:
-        half = (count + 1) // 2
-        numbers = self._generator.random(2 * half, dtype=np.float32)
-        radius, angle = numbers[:half], numbers[half:]
-        np.subtract(np.float32(1), radius, out=radius)
-        np.log(radius, out=radius)
-        radius *= np.float32(-2)
-        np.sqrt(radius, out=radius)
-        angle *= np.float32(2 * np.pi)
-        sine = np.sin(angle)
-        np.cos(angle, out=angle)
-        np.multiply(radius, sine, out=sine)
-        numbers[:half] *= angle
-        numbers[half:] = sine
-        return numbers[:count]
+        numbers = np.empty((1, count + count % 2), np.float32)
+        self._generator.random(out=numbers[0], dtype=np.float32)
+        return box_muller(numbers)[0, :count]
+
+    def fill(self, out: NDArray[np.float32]) -> None:
+        """Uniform draws into ``out``, from which ``box_muller`` makes the normals."""
+        self._generator.random(out=out, dtype=np.float32)
+
+
+def box_muller(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Uniform draws in [0, 1) turned into normals in place, along an even last axis."""
+    half = numbers.shape[-1] // 2
+    radius, angle = numbers[..., :half], numbers[..., half:]
+    np.subtract(np.float32(1), radius, out=radius)
+    np.log(radius, out=radius)
+    radius *= np.float32(-2)
+    np.sqrt(radius, out=radius)
+    angle *= np.float32(2 * np.pi)
+    cosine = np.cos(angle)
+    np.sin(angle, out=angle)
+    angle *= radius
+    radius *= cosine
+    return numbers
+
+
+def normals(
+    sources: Sequence[Draws], block: int, name: str, count: int
+) -> NDArray[np.float32] | NDArray[np.float64]:
+    """``(len(sources), count)`` normals of one tensor under several seeds, made together."""
+    if not all(isinstance(source, KeyedDraws) for source in sources):
+        return np.stack([source.source(block, name).normal(count) for source in sources])
+    numbers = np.empty((len(sources), count + count % 2), np.float32)
+    for source, row in zip(sources, numbers, strict=True):
+        keyed = source.source(block, name)
+        assert isinstance(keyed, KeyedDraws)
+        keyed.fill(row)
+    return box_muller(numbers)[:, :count]
 
 
 class SequentialDraws:

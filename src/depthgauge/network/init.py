@@ -54,17 +54,21 @@ def options_of(init: Init, scope: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _positive(kind: str, std: float) -> float:
+def positive(kind: str, std: float) -> float:
     if std < 0:
         raise NetworkError(f"{kind} has a standard deviation of {std:g}; give one of at least 0")
     return std
 
 
 def rows(numbers: Array, shape: Shape) -> Array:
-    """Numbers drawn in the order ``(in, ..., out)``, seen as ``(out, in, ...)``."""
-    if len(shape) == 2:
-        return numbers.reshape(shape[1], shape[0]).T
-    return np.moveaxis(numbers.reshape(*shape[1:], shape[0]), -1, 0)
+    """Numbers drawn in the order ``(in, ..., out)``, seen as ``(out, in, ...)``.
+
+    An axis in front of the numbers stays in front.
+    """
+    front = numbers.shape[:-1]
+    drawn = numbers.reshape(*front, *shape[1:], shape[0])
+    last = drawn.ndim - 1
+    return drawn.transpose(*range(len(front)), last, *range(len(front), last))
 
 
 # ------------------------------------------------------------------ standard deviations
@@ -84,7 +88,8 @@ def _lecun(shape: Shape, options: Options) -> float:
     return float(options["gain"]) / math.sqrt(fans(shape)[0])
 
 
-_STD: Final[dict[str, Callable[[Shape, Options], float]]] = {
+#: Initialisers that are normal draws times a standard deviation.
+NORMAL_STD: Final[dict[str, Callable[[Shape, Options], float]]] = {
     "normal": lambda shape, options: float(options["std"]),
     "he": _he,
     "xavier": _xavier,
@@ -96,7 +101,7 @@ _STD: Final[dict[str, Callable[[Shape, Options], float]]] = {
 
 def _normal(rule: Callable[[Shape, Options], float], kind: str) -> Callable[..., Array]:
     def fill(shape: Shape, options: Options, source: Source) -> Array:
-        std = _positive(kind, rule(shape, options))
+        std = positive(kind, rule(shape, options))
         numbers = source.normal(math.prod(shape))
         numbers *= numbers.dtype.type(std)
         return rows(numbers, shape)
@@ -108,7 +113,7 @@ def _uniform(rule: Callable[[Shape, Options], float], kind: str) -> Callable[...
     """Uniform on +-sqrt(3) std, which has this standard deviation."""
 
     def fill(shape: Shape, options: Options, source: Source) -> Array:
-        bound = math.sqrt(3) * _positive(kind, rule(shape, options))
+        bound = math.sqrt(3) * positive(kind, rule(shape, options))
         numbers = source.uniform(math.prod(shape))
         numbers -= numbers.dtype.type(0.5)
         numbers *= numbers.dtype.type(2 * bound)
@@ -125,7 +130,7 @@ def _truncated(shape: Shape, options: Options, source: Source) -> Array:
     """
     import torch
 
-    std, bound = _positive("trunc_normal", options["std"]), float(options["bound"])
+    std, bound = positive("trunc_normal", options["std"]), float(options["bound"])
     if bound <= 0:
         raise NetworkError(f"trunc_normal has bound={bound:g}; give a positive number of std")
     tail = 0.5 * math.erfc(bound / math.sqrt(2))
@@ -195,7 +200,7 @@ _GAIN_OF_TORCH = 1 / math.sqrt(3)
 INITIALISERS: Final[dict[str, Callable[[Shape, Options, Source], Array]]] = {
     "zeros": _constant,
     "constant": _constant,
-    "normal": _normal(_STD["normal"], "normal"),
+    "normal": _normal(NORMAL_STD["normal"], "normal"),
     "trunc_normal": _truncated,
     "xavier": _normal(_xavier, "xavier"),
     "xavier_uniform": _uniform(_xavier, "xavier_uniform"),

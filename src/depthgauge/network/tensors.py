@@ -20,6 +20,8 @@ from depthgauge.network.norms import Standardise
 from depthgauge.network.program import Coefficient, Observer
 from depthgauge.network.spec import Network
 
+_NOTHING = torch.empty(0)
+
 
 @dataclass(slots=True)
 class BlockNumbers:
@@ -41,7 +43,7 @@ class TensorContext:
         self._many, self._images = members > 1, network.layout == "images"
         self._sources = sources
         self.index = 0
-        self.h = self.h0 = torch.empty(0)
+        self.h = self.h0 = _NOTHING
         self.locals: dict[str, Tensor] = {}
         self.coefficients: list[Coefficient] = []
         self.observe: Observer | None = None
@@ -56,7 +58,7 @@ class TensorContext:
     def end(self) -> None:
         """Drop what belongs to the block that ran."""
         self.locals.clear()
-        self.h = self.h0 = torch.empty(0)
+        self.h = self.h0 = _NOTHING
 
     def apply(self, name: str, x: Tensor) -> Tensor:
         weight, bias = self._weights[name], self._weights.get(f"{name}.bias")
@@ -81,15 +83,16 @@ class TensorContext:
         ):
             result: Tensor = residual + scale * self.apply(name, x)
             return result
-        if isinstance(scale, Tensor):
-            weight, scale = weight * scale.reshape(-1, 1, 1), 1.0
+        if not isinstance(scale, float) or scale != 1.0:
+            # The weight is the smaller factor, and the backward pass gets the scale for nothing.
+            weight = weight * (scale.reshape(-1, 1, 1) if isinstance(scale, Tensor) else scale)
         if self._many:
             return torch.baddbmm(
-                residual.flatten(1, -2), x.flatten(1, -2), weight.transpose(1, 2), alpha=scale
+                residual.flatten(1, -2), x.flatten(1, -2), weight.transpose(1, 2)
             ).reshape(residual.shape)
-        return torch.addmm(
-            residual.flatten(0, -2), x.flatten(0, -2), weight.t(), alpha=scale
-        ).reshape(residual.shape)
+        return torch.addmm(residual.flatten(0, -2), x.flatten(0, -2), weight.t()).reshape(
+            residual.shape
+        )
 
     def _convolve(self, layer: Layer, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         if self._many:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,8 @@ from torch import Tensor
 from depthgauge.equation.functions import INITS
 from depthgauge.equation.nodes import Init, Symbol, walk
 from depthgauge.errors import NetworkError, nearest
-from depthgauge.network.draws import Draws
-from depthgauge.network.init import INITIALISERS, options_of
+from depthgauge.network.draws import Draws, normals
+from depthgauge.network.init import INITIALISERS, NORMAL_STD, options_of, positive, rows
 from depthgauge.network.layers import Layer
 
 LECUN = Init("lecun", tuple(INITS["lecun"].items()))
@@ -74,38 +75,56 @@ class Weights:
         """Weights by layer name, drawn biases by ``<layer>.bias``; ``scopes`` one a member."""
         tensors: dict[str, Tensor] = {}
         for layer in self._layers:
-            tensors[layer.name] = self._stack(
-                layer.shape,
-                [self._draw(layer, e, block, scope) for e, scope in enumerate(scopes)],
-            )
-            if layer.bias and any(m.inits[layer.name].kind == "torch" for m in self._members):
-                tensors[f"{layer.name}.bias"] = self._stack(
-                    layer.shape[:1],
-                    [draw_bias(m.draws, m.inits[layer.name], layer, block) for m in self._members],
+            kinds = {member.inits[layer.name].kind for member in self._members}
+            if kinds <= NORMAL_STD.keys():
+                weights = self._normal(layer, block, scopes)
+            else:
+                weights = np.stack(
+                    [self._one(layer, e, block, scope) for e, scope in enumerate(scopes)]
+                )
+            tensors[layer.name] = self._tensor(weights)
+            if layer.bias and "torch" in kinds:
+                tensors[f"{layer.name}.bias"] = self._tensor(
+                    np.stack(
+                        [
+                            draw_bias(m.draws, m.inits[layer.name], layer, block)
+                            for m in self._members
+                        ]
+                    )
                 )
         return tensors
 
-    def _draw(self, layer: Layer, e: int, block: int, scope: Mapping[str, float]) -> Any:
-        member = self._members[e]
-        init = member.inits[layer.name]
+    def _normal(self, layer: Layer, block: int, scopes: Sequence[Mapping[str, float]]) -> Any:
+        """Normal weights of all members, drawn together and scaled together."""
+        stds = []
+        for e, (member, scope) in enumerate(zip(self._members, scopes, strict=True)):
+            kind = member.inits[layer.name].kind
+            rule, options = NORMAL_STD[kind], self._options_of(layer, e, scope)
+            stds.append(positive(kind, rule(layer.shape, options)))
+        sources = [member.draws for member in self._members]
+        numbers = normals(sources, block, layer.name, math.prod(layer.shape))
+        numbers *= np.asarray(stds, numbers.dtype)[:, None]
+        return rows(numbers, layer.shape)
+
+    def _one(self, layer: Layer, e: int, block: int, scope: Mapping[str, float]) -> Any:
+        init, options = self._members[e].inits[layer.name], self._options_of(layer, e, scope)
+        source = self._members[e].draws.source(block, layer.name)
+        return INITIALISERS[init.kind](layer.shape, options, source)
+
+    def _options_of(self, layer: Layer, e: int, scope: Mapping[str, float]) -> dict[str, Any]:
         options = self._options.get((e, layer.name))
         if options is None:
+            init = self._members[e].inits[layer.name]
             options = options_of(init, scope)
             # A scalar of the equation may use l; only options of plain numbers are kept.
             if not any(isinstance(node, Symbol) for node in walk(init)):
                 self._options[e, layer.name] = options
-        source = member.draws.source(block, layer.name)
-        return INITIALISERS[init.kind](layer.shape, options, source)
+        return options
 
-    def _stack(self, shape: tuple[int, ...], arrays: Sequence[Any]) -> Tensor:
-        if len(arrays) == 1:
-            return torch.from_numpy(arrays[0]).to(self._device, self._dtype)
-        # The memory of each weight is in row-vector order, as drawn: no transposition, and the
-        # product of row vectors reads it in order.
-        stacked = torch.empty((len(arrays), *shape[1:], shape[0]), dtype=self._dtype).movedim(-1, 1)
-        for target, array in zip(stacked, arrays, strict=True):
-            target.copy_(torch.from_numpy(array))
-        return stacked.to(self._device)
+    def _tensor(self, stacked: Any) -> Tensor:
+        """``(E, ...)`` as a tensor, without E for a single member; strides are kept."""
+        tensor = torch.from_numpy(stacked).to(self._device, self._dtype)
+        return tensor if len(self._members) > 1 else tensor[0]
 
 
 def draw_weight(

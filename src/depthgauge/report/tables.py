@@ -6,21 +6,36 @@ that a screen can be compared with a file.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Column", "pad", "paragraph", "plain", "print_table", "terminal", "wrapped"]
+from depthgauge.sparkline import sparkline
+
+__all__ = [
+    "GAP",
+    "Column",
+    "curve",
+    "pad",
+    "paragraph",
+    "plain",
+    "print_table",
+    "terminal",
+    "wrapped",
+]
 
 #: Characters in a line where nobody says how many there are.
 WIDTH = 100
 GAP = 2
 #: A column that wraps is given at least this.
 ROOM = 24
+
+SHORTEST, LONGEST = 12, 48
 
 STYLES = {"PASS": "green", "FAIL": "bold red", "WARN": "yellow", "NOT MEASURED": "yellow"}
 
@@ -63,6 +78,12 @@ def paragraph(console: Console, text: str, indent: str = "") -> None:
     """Text wrapped to the width; later lines begin under the end of ``indent``."""
     for i, line in enumerate(wrapped(text, max(ROOM, console.width - cell_len(indent)))):
         plain(console, f"{indent if i == 0 else ' ' * cell_len(indent)}{line}")
+
+
+def curve(values: Iterable[float | None], room: int) -> str:
+    """A sparkline in ``room`` columns, neither too short to read nor longer than needed."""
+    shown = (math.nan if value is None else value for value in values)
+    return sparkline(shown, min(LONGEST, max(SHORTEST, room)))
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
@@ -128,4 +149,5 @@ def _print_stacked(console: Console, columns: Sequence[Column]) -> None:
     for i, name in enumerate(key.cells):
         plain(console, name, "bold")
         for column in others:
-            plain(console, f"  {column.header}: {column.cells[i]}")
+            if cell := column.cells[i]:
+                plain(console, f"  {column.header}: {cell}")

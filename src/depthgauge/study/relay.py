@@ -111,7 +111,6 @@ def _rotation_row() -> dict[str, Any]:
         components.append(float(component(h, answer)))
     return {
         "name": "rotation",
-        "equation": "h = R(h), a rotation that differs from stage to stage",
         "depth": DEPTH,
         "keep": KEEP,
         "closed_form": KEEP**DEPTH,
@@ -132,7 +131,7 @@ def _rotation_claims(row: dict[str, Any]) -> list[Claim]:
     return [
         Claim("rotation: norm, largest relative change at any stage", farthest, max=AGREEMENT),
         Claim(
-            "rotation: component against the closed form, relative error",
+            "rotation: component, relative error",
             abs(share / kept - 1),
             max=AGREEMENT,
         ),
@@ -148,8 +147,8 @@ def _rotation_claims(row: dict[str, Any]) -> list[Claim]:
 def _gain_lesson(found: Sequence[dict[str, Any]]) -> str:
     parts = [f"{row['factor']:g} becomes {row['forward_gain']:.3g}" for row in found]
     return (
-        f"A gain a stage, after {DEPTH} stages: {', '.join(parts)}; gains multiply, so the figure that "
-        f"counts is the one from end to end."
+        f"A gain a stage, after {DEPTH} stages: {', '.join(parts)}; gains multiply, so the "
+        f"figure that counts is the one from end to end."
     )
 
 

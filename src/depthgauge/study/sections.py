@@ -24,9 +24,9 @@ from depthgauge.errors import SpecificationError, nearest
 from depthgauge.network.draws import DRAW_ORDERS, DrawOrder
 from depthgauge.network.spec import LARGEST_DEPTH, LARGEST_WIDTH
 
-__all__ = ["SEEDS", "Document", "read_document"]
+__all__ = ["Document", "read_document"]
 
-SEEDS = 'a whole number of at least 0, a list of them, or a range such as "0..15"'
+_SEEDS = 'a whole number of at least 0, a list of them, or a range such as "0..15"'
 
 
 def _whole(most: int) -> Any:
@@ -75,7 +75,7 @@ class RunSection(Section):
     batch: int | None = Field(
         default=None, ge=1, description="a whole number of examples, at least 1"
     )
-    seed: StrictInt | list[StrictInt] | StrictStr | None = Field(default=None, description=SEEDS)
+    seed: StrictInt | list[StrictInt] | StrictStr | None = Field(default=None, description=_SEEDS)
     dtype: Annotated[str | None, _Text] = None
     device: Annotated[str | None, _Text] = None
     instruments: StrictStr | list[StrictStr] | None = Field(

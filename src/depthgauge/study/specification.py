@@ -15,14 +15,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from depthgauge.equation.parse import parse, parse_init, parse_scalar
-from depthgauge.errors import EquationError, NetworkError, SpecificationError, nearest
+from depthgauge.errors import EquationError, NetworkError, SpecificationError
 from depthgauge.network.spec import Network
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.sections import SEEDS, read_document
+from depthgauge.study.sections import read_document
 
 __all__ = ["Changes", "Specification", "parse_seed", "read_specification"]
 
@@ -128,36 +128,22 @@ def _check_language(
 
 
 def _check_choices(source: str, run: dict[str, Any]) -> None:
-    """The names in ``run``, and its seeds; a text of seeds is read in place."""
-    from depthgauge.arguments import DTYPES, INSTRUMENTS, PRESETS
-    from depthgauge.sites import QUANTITIES
+    """The names and seeds in ``run``; a text of seeds is read in place."""
+    from depthgauge.arguments import dtype_of, quantities_of, seeds_of
 
-    def wrong(key: str, came: str, known: Iterable[str], more: str = "") -> NoReturn:
-        known = list(known)
-        raise SpecificationError(
-            f"{source}: run.{key} is '{came}', expected one of {', '.join(known)}{more}"
-            f"{nearest(came, known)}"
-        )
-
-    if (dtype := run.get("dtype", "float32")) not in DTYPES:
-        wrong("dtype", dtype, DTYPES)
-    given = run.get("instruments", "fast")
-    for name in given.split(",") if isinstance(given, str) else given:
-        if name not in (*PRESETS, *INSTRUMENTS, *QUANTITIES):
-            wrong("instruments", name, (*PRESETS, *INSTRUMENTS), " or a quantity")
-    seed = run.get("seed", 0)
+    checks: dict[str, Callable[[Any], object]] = {
+        "seed": seeds_of,
+        "dtype": dtype_of,
+        "instruments": quantities_of,
+    }
     try:
-        seed = run["seed"] = parse_seed(seed) if isinstance(seed, str) else seed
+        if isinstance(seed := run.get("seed"), str):
+            run["seed"] = parse_seed(seed)
+        for key, check in checks.items():
+            if key in run:
+                check(run[key])
     except SpecificationError as error:
         raise SpecificationError(f"{source}: run.{error}") from None
-    seeds = seed if isinstance(seed, tuple) else (seed,)
-    if not seeds or min(seeds) < 0:
-        shown = list(seed) if isinstance(seed, tuple) else seed
-        raise SpecificationError(f"{source}: run.seed is {shown}, expected {SEEDS}")
-    if len(set(seeds)) < len(seeds):
-        raise SpecificationError(
-            f"{source}: run.seed names a seed twice in {list(seeds)}; name each once"
-        )
 
 
 def _corridor(source: str, declared: Mapping[str, Any] | None) -> Corridor | None:

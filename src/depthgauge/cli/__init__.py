@@ -1,0 +1,1 @@
+"""The command: one file a verb, which parses, calls and prints."""

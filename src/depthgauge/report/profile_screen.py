@@ -1,0 +1,202 @@
+"""A profile as lines: what was measured, both rivers, the gates, the verdict of a corridor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+
+from depthgauge.profile import Profile
+from depthgauge.profile_text import RIVERS, missing, nonfinite, number, power, steepest
+from depthgauge.report.tables import GAP, Column, curve, paragraph, plain, print_table, terminal
+from depthgauge.sites import FloatArray
+from depthgauge.study.corridor import Verdict
+from depthgauge.summaries import spread
+
+__all__ = ["print_profile", "profile_line"]
+
+#: Of each activation, how a quantity becomes one number a seed.
+_GATES: Final[dict[str, tuple[str, Callable[[FloatArray], FloatArray]]]] = {
+    "live_derivative_fraction": ("live, mean", lambda values: values.mean(axis=0)),
+    "saturated_fraction": ("saturated, max", lambda values: values.max(axis=0)),
+    "dead_fraction": ("dead, max", lambda values: values.max(axis=0)),
+}
+
+
+def print_profile(
+    profile: Profile, verdict: Verdict | None = None, console: Console | None = None
+) -> None:
+    """What was measured, the summaries with their spread, both rivers, gates, and the verdict."""
+    console = console or terminal()
+    for line in (profile.equation or profile.target).splitlines():
+        plain(console, line, "bold")
+    paragraph(console, _counted(profile))
+    paragraph(console, _run(profile))
+    tables = [
+        _summaries(profile),
+        _rivers(profile, console.width),
+        _growth(profile),
+        _gates(profile),
+    ]
+    for columns in tables:
+        if columns[0].cells:
+            plain(console)
+            print_table(console, columns)
+    if missing(profile):
+        plain(console)
+    for reason, names in missing(profile).items():
+        paragraph(console, f"{', '.join(names)} ({reason})", "not measured: ")
+    if verdict is not None:
+        plain(console)
+        for line in nonfinite(profile):
+            paragraph(console, line)
+        print_table(console, _judgements(verdict))
+    plain(console)
+    style = "" if verdict is None else "green" if verdict.state in ("pass", "warn") else "bold red"
+    plain(console, profile_line(profile, verdict), style)
+
+
+def profile_line(profile: Profile, verdict: Verdict | None = None) -> str:
+    """The closing line: the corridor's verdict, score and reason, or where it overflowed."""
+    if verdict is None:
+        measured = f"measured {profile.depth} blocks"
+        return "; ".join([measured, *nonfinite(profile), "no corridor was declared"])
+    score = "" if verdict.score is None else f", smallest margin {verdict.score:+.3g} decades"
+    reason = f" ({verdict.reason})" if verdict.reason else ""
+    return f"corridor: {_word(verdict.state)}{score}{reason}"
+
+
+def _word(state: str) -> str:
+    return state.replace("_", " ").upper()
+
+
+def _counted(profile: Profile) -> str:
+    """How many branches and weight layers were found in the equation."""
+    if not profile.branches:
+        return f"{profile.depth} blocks, no residual branch"
+    stream = profile.streams[0] if profile.streams else {}
+    layers = sorted(set(stream.get("m", ())))
+    parts = [f"{profile.depth} blocks, {profile.branches} residual branches"]
+    if layers:
+        plural = "" if layers == [1] else "s"
+        parts.append(f"of {' or '.join(map(str, layers))} weight layer{plural}")
+    described = [
+        f"{label} {stream[key]}"
+        for key, label in (("skip", "skip"), ("placement", "norm placement"))
+        if stream.get(key)
+    ]
+    extra = [
+        f"{stream[key]} {key}" for key in ("inner", "projected", "parallel") if stream.get(key)
+    ]
+    return ", ".join([" ".join(parts), *described, *extra])
+
+
+def _run(profile: Profile) -> str:
+    seeds = profile.seeds
+    several = f"{len(seeds)} seeds ({_range(seeds)})" if len(seeds) > 1 else f"seed {seeds[0]}"
+    parts = [f"width {profile.width}", f"batch {profile.batch}", profile.dtype, several]
+    if init := profile.settings.get("init"):
+        assert isinstance(init, Mapping)
+        parts.append(f"init {', '.join(f'{name} {spec}' for name, spec in init.items())}")
+    if device := profile.settings.get("device"):
+        parts.append(f"on {device}")
+    return ", ".join(parts)
+
+
+def _range(seeds: Sequence[int]) -> str:
+    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}..{seeds[-1]}"
+    return ", ".join(map(str, seeds[:8])) + (", ..." if len(seeds) > 8 else "")
+
+
+def _summaries(profile: Profile) -> list[Column]:
+    """Over the seeds whose value is finite; how many are not stands beside their number."""
+    found = profile.summary()
+    several = len(profile.seeds) > 1
+    medians, ranges, counts = [], [], []
+    for values in found.values():
+        good = values[np.isfinite(values)]
+        median, low, high = spread(good if good.size else values)
+        medians.append(number(median))
+        ranges.append(f"[{number(low)}, {number(high)}]" if good.size else "")
+        bad = values.size - good.size
+        counts.append(f"{good.size or bad}" + (f", {bad} not finite" if good.size and bad else ""))
+    columns = [
+        Column("summary", list(found), right=False),
+        Column("median" if several else "value", medians),
+    ]
+    if several:
+        columns.append(Column("[min, max]", ranges, right=False))
+    return [*columns, Column("n", counts, right=False)]
+
+
+def _rivers(profile: Profile, width: int) -> list[Column]:
+    """The median over seeds, block by block."""
+    rivers = {
+        label: [(block, spread(row).median) for block, row in zip(*found, strict=True)]
+        for name, label in RIVERS.items()
+        if (found := profile.by_block(name))
+    }
+    names = Column("river", list(rivers), right=False)
+    first = Column("first", [_at(river[0]) for river in rivers.values()], right=False)
+    last = Column("last", [_at(river[-1]) for river in rivers.values()], right=False)
+    room = width - sum(column.width + GAP for column in (names, first, last))
+    curves = [curve((value for _, value in river), room) for river in rivers.values()]
+    return [names, Column("log10 over the blocks", curves, right=False), first, last]
+
+
+def _at(place: tuple[int, float]) -> str:
+    block, value = place
+    return f"{number(value)} at {f'block {block}' if block else 'the input'}"
+
+
+def _growth(profile: Profile) -> list[Column]:
+    found = steepest(profile)
+    columns = [
+        Column("steepest", [f"block {steep.block}" for steep in found], right=False),
+        Column("river", [steep.river for steep in found], right=False),
+        Column("factor", [power(steep.decades) for steep in found]),
+    ]
+    if len(profile.seeds) > 1:
+        columns.append(Column("seed", [str(steep.seed) for steep in found]))
+    return columns
+
+
+def _gates(profile: Profile) -> list[Column]:
+    """Each activation of the block: the mean of its live share, the largest of what is wrong."""
+    rows: dict[str, dict[str, str]] = {}
+    for quantity in _GATES:
+        if quantity in profile:
+            for gate, values in _by_gate(profile, quantity).items():
+                with np.errstate(all="ignore"):
+                    reduced = _GATES[quantity][1](values)
+                rows.setdefault(gate, {})[quantity] = number(spread(reduced).median)
+    shown = [quantity for quantity in _GATES if any(quantity in row for row in rows.values())]
+    return [
+        Column("gate", list(rows), right=False),
+        *(Column(_GATES[q][0], [row.get(q, "-") for row in rows.values()]) for q in shown),
+    ]
+
+
+def _by_gate(profile: Profile, quantity: str) -> dict[str, FloatArray]:
+    """The values of each activation of the block, shape (blocks, K), by its name in the block."""
+    values = profile.columns[quantity].values
+    rows: dict[str, list[int]] = {}
+    for i, site in enumerate(profile.sites_of(quantity)):
+        rows.setdefault(site.path.removeprefix(f"blocks.{site.block - 1}."), []).append(i)
+    return {gate: values[at] for gate, at in rows.items()}
+
+
+def _judgements(verdict: Verdict) -> list[Column]:
+    judged = verdict.judgements
+    margins = [f"{j.margin:+.3g}" if j.n else "-" for j in judged]
+    return [
+        Column("corridor", [j.name for j in judged], right=False),
+        Column("", [_word(j.state) for j in judged], right=False),
+        Column("value", [number(j.value) if j.n else "-" for j in judged]),
+        Column("bound", [str(j.bound) for j in judged], right=False),
+        Column("margin", margins),
+        Column("reason", [j.reason for j in judged], right=False, wraps=True),
+    ]
