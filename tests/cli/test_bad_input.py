@@ -83,6 +83,11 @@ FILES: list[tuple[str, str]] = [
     (BLOCK + "[network]\ndepth = 0\n", r"network\.depth is 0, expected a whole number from 1 to"),
     (BLOCK + "[run]\ndtype = 'float23'\n", r"run\.dtype is 'float23', expected .*'float32'\?"),
     (BLOCK + "[run]\ndevice = 'gpu'\n", r"spec\.toml: run\.device is 'gpu', which this PyTorch"),
+    (BLOCK + "[init]\nW1 = 'normal(-1)'\n", r"spec\.toml: normal has a standard deviation of -1"),
+    (
+        "[block]\nequation = 'h + W(h)/(l - 2)'\n[network]\ndepth = 4\n",
+        r"spec\.toml: 1/\(l - 2\) with l = 2 is not a real number: the divisor is zero",
+    ),
     (
         BLOCK + "[corridor]\nforward_drfit = { max = 3 }\n",
         r"corridor\.forward_drfit: .*'forward_drift'",
@@ -174,6 +179,23 @@ def test_a_failure_of_the_tool_is_status_3(
         "depthgauge: the tool failed with ZeroDivisionError: by zero; --debug shows where\n"
     )
     assert "in fails" in command("measure", GOOD, "--debug").err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 3.64 TiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
+def test_what_does_not_fit_in_memory_was_asked_for(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("depthgauge.measurement.measure", fails)
+    assert_one_sentence(command("measure", GOOD), r"not enough memory: .*; give a smaller width")
 
 
 def test_no_error_is_written_into_the_json(command: Command) -> None:

@@ -83,6 +83,18 @@ def test_output_holds_the_document_and_the_screen_is_still_there(
     assert command("suite", "relay", "--json").out == file.read_text()
 
 
+def test_standard_output_that_is_full_is_one_sentence() -> None:
+    code = "import sys; from depthgauge.cli.main import main; sys.exit(main(['suite', 'relay']))"
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        "depthgauge: standard output cannot be written: no space left on device\n"
+    )
+
+
 def test_a_reader_who_leaves_early_is_no_error() -> None:
     code = "import sys; from depthgauge.cli.main import main; sys.exit(main())"
     with subprocess.Popen(

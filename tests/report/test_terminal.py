@@ -104,9 +104,9 @@ gradient_ratio                 3  [2, 4]      3
 gradient_drift                 3  [2, 4]      3
 live_derivative_fraction     0.4  [0.3, 0.5]  3
 
-river         log10 over the blocks  first           last
-state RMS     ▁▆█                    1 at the input  8 at block 2
-gradient RMS  █▆▁                    3 at the input  1 at block 2
+river         log10  at the input  at block 2
+state RMS     ▁▆█               1           8
+gradient RMS  █▆▁               3           1
 
 steepest  river         factor  seed
 block 1   state RMS          9     2

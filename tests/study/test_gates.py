@@ -15,8 +15,7 @@ import torch
 from depthgauge.errors import ClaimError
 from depthgauge.network.activations import gate
 from depthgauge.study import gates
-from depthgauge.study.claims import SuiteResult
-from depthgauge.study.transport import Assertion, by_name
+from depthgauge.study.claims import Assertion, SuiteResult, by_name
 
 N = gates.EXAMPLES * gates.UNITS
 

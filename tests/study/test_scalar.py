@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from depthgauge.errors import ClaimError
 from depthgauge.network.spec import Network
 from depthgauge.study import scalar
-from depthgauge.study.claims import SuiteResult
+from depthgauge.study.claims import SuiteResult, quoted
 
 #: j = 0.2, L = 96, as people quote them; computed here once more from scratch.
 FIGURES = {
@@ -87,14 +87,14 @@ def test_each_river_is_held_to_the_closed_form(result: SuiteResult, river: str) 
     [("0.381", 0.3805, 0.3815), ("4.0e7", 3.95e7, 4.05e7), ("108", 107.5, 108.5)],
 )
 def test_quoted_is_half_a_unit_of_the_last_digit(printed: str, low: float, high: float) -> None:
-    claim = scalar.quoted("x", 1.0, printed)
+    claim = quoted("x", 1.0, printed)
     assert (claim.min, claim.max) == (low, high)
 
 
 @given(st.floats(1e-60, 1e60), st.integers(1, 8))
 def test_quoted_holds_for_what_it_was_rounded_from(x: float, digits: int) -> None:
     printed = f"{x:.{digits}e}"
-    claim = scalar.quoted("x", x, printed)
+    claim = quoted("x", x, printed)
     assert claim.min is not None
     assert claim.max is not None
     assert claim.min <= x <= claim.max  # a tie lies on the bound

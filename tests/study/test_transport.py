@@ -15,7 +15,7 @@ from benchmarks import numpy_reference
 from depthgauge.errors import ClaimError
 from depthgauge.network.spec import Network
 from depthgauge.study import transport
-from depthgauge.study.claims import SuiteResult
+from depthgauge.study.claims import Assertion, SuiteResult, by_name
 
 #: The order of summation may differ, the draws may not.
 AGREEMENT = 1e-9
@@ -67,7 +67,7 @@ def result() -> SuiteResult:
 
 
 def row(result: SuiteResult, name: str) -> Any:
-    return transport.by_name(result.configurations)[name]
+    return by_name(result.configurations)[name]
 
 
 # ------------------------------------------------------------------------------- figures
@@ -149,7 +149,7 @@ def test_every_claim_holds(result: SuiteResult) -> None:
 
 @pytest.mark.parametrize("claim", transport.CLAIMS, ids=lambda c: c.name)
 def test_a_claim_with_another_bound_fails(
-    monkeypatch: pytest.MonkeyPatch, claim: transport.Assertion
+    monkeypatch: pytest.MonkeyPatch, claim: Assertion
 ) -> None:
     # The bound is moved past the value that the table has.
     value = TABLE[claim.configuration][QUANTITIES.index(claim.quantity)]

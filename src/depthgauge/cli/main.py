@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, sentence = _said(error)
         if "--debug" in given:
             traceback.print_exception(error)
-    print(f"{PROGRAM}: {sentence}", file=sys.stderr)
+    if sys.stderr is not None:  # closed by the caller
+        print(f"{PROGRAM}: {sentence}", file=sys.stderr)
     return status
 
 
@@ -92,8 +93,17 @@ def _said(error: Exception) -> tuple[int, str]:
         path = context.command_path if context else PROGRAM
         sentence = " ".join(error.format_message().split()).rstrip(".")
         return 2, f"{sentence}; see {path} --help"
+    if _out_of_memory(error):
+        what = " ".join(str(error).split()) or "it needs more than there is"
+        return 2, f"not enough memory: {what}; give a smaller width, batch or depth, or fewer seeds"
     sentence = " ".join(f"{type(error).__name__}: {error}".split())
     return 3, f"the tool failed with {sentence}; --debug shows where"
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """NumPy raises MemoryError, torch a kind of RuntimeError."""
+    words = "OutOfMemoryError", "can't allocate memory"
+    return isinstance(error, MemoryError) or any(w in f"{type(error)} {error}" for w in words)
 
 
 if __name__ == "__main__":

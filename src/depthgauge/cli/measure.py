@@ -21,7 +21,7 @@ from depthgauge.cli.options import (
     screen,
     whole,
 )
-from depthgauge.errors import SpecificationError, TargetError
+from depthgauge.errors import SpecificationError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
@@ -158,8 +158,9 @@ def _measured(target: str, specification: Specification, quiet: bool, from_file:
                 instruments=specification.instruments,
                 progress=step,
             )
-    except SpecificationError as error:
-        # Only whether this machine has the device was left to be found out.
-        if target.endswith(".toml") and from_file:
-            raise SpecificationError(f"{target}: run.{error}") from None
-        raise
+    except UsageError as error:
+        # A device that this machine lacks, or what is wrong at one block only.
+        if not target.endswith(".toml"):
+            raise
+        key = "run." if isinstance(error, SpecificationError) and from_file else ""
+        raise SpecificationError(f"{target}: {key}{error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -119,9 +120,9 @@ def screen(draw: Callable[[Console], None]) -> None:
     from depthgauge.report.tables import terminal
 
     console = terminal()
-    with console.capture() as captured:
-        draw(console)
-    say(captured.get())
+    console.file = drawn = io.StringIO()
+    draw(console)
+    say(drawn.getvalue())
 
 
 @contextmanager

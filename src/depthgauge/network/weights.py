@@ -102,7 +102,7 @@ class Weights:
             rule, options = NORMAL_STD[kind], self._options_of(layer, e, scope)
             stds.append(positive(kind, rule(layer.shape, options)))
         sources = [member.draws for member in self._members]
-        numbers = normals(sources, block, layer.name, math.prod(layer.shape))
+        numbers: Any = normals(sources, block, layer.name, math.prod(layer.shape))
         numbers *= np.asarray(stds, numbers.dtype)[:, None]
         return rows(numbers, layer.shape)
 

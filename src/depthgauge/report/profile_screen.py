@@ -140,16 +140,20 @@ def _rivers(profile: Profile, width: int) -> list[Column]:
         if (found := profile.by_block(name))
     }
     names = Column("river", list(rivers), right=False)
-    first = Column("first", [_at(river[0]) for river in rivers.values()], right=False)
-    last = Column("last", [_at(river[-1]) for river in rivers.values()], right=False)
-    room = width - sum(column.width + GAP for column in (names, first, last))
+    ends = [_end(list(rivers.values()), i) for i in (0, -1)] if rivers else []
+    room = width - sum(column.width + GAP for column in (names, *ends))
     curves = [curve((value for _, value in river), room) for river in rivers.values()]
-    return [names, Column("log10 over the blocks", curves, right=False), first, last]
+    return [names, Column("log10", curves, right=False), *ends]
 
 
-def _at(place: tuple[int, float]) -> str:
-    block, value = place
-    return f"{number(value)} at {f'block {block}' if block else 'the input'}"
+def _end(rivers: Sequence[Sequence[tuple[int, float]]], i: int) -> Column:
+    """The first or last value of each river; the header says where, if that is one place."""
+    places = [f"block {river[i][0]}" if river[i][0] else "the input" for river in rivers]
+    values = [number(river[i][1]) for river in rivers]
+    if len(set(places)) == 1:
+        return Column(f"at {places[0]}", values)
+    cells = [f"{value} at {place}" for value, place in zip(values, places, strict=True)]
+    return Column("last" if i else "first", cells, right=False)
 
 
 def _growth(profile: Profile) -> list[Column]:

@@ -20,10 +20,10 @@ def progress(
 ) -> Iterator[Callable[[int, int], None]]:
     """A callable ``(done, total)`` that draws a bar on standard error, and wipes it at the end.
 
-    Nothing is drawn in a pipe, when ``quiet``, or in the first half second of the work.
+    Nothing is drawn in a pipe, when ``quiet``, or in the first half second after its first step.
     """
     stream = sys.stderr if file is None else file
-    if quiet or not stream.isatty():
+    if quiet or stream is None or not stream.isatty():
         yield lambda done, total: None
         return
 
@@ -36,7 +36,6 @@ def progress(
         TimeRemainingColumn,
     )
 
-    started = time.monotonic()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -47,8 +46,12 @@ def progress(
     )
     task = bar.add_task(label, total=None)
 
+    began: list[float] = []  # at the first step: what is imported before it is not the work
+
     def step(done: int, total: int) -> None:
-        if not bar.live.is_started and time.monotonic() - started > PATIENCE:
+        if not began:
+            began.append(time.monotonic())
+        if not bar.live.is_started and time.monotonic() - began[0] > PATIENCE:
             bar.start()
         bar.update(task, completed=done, total=total)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from depthgauge.errors import ClaimError
@@ -12,17 +14,24 @@ from depthgauge.jsonable import jsonable
 
 @dataclass(frozen=True)
 class Claim:
-    """``min < value < max``, both strict; a value that is not finite never holds."""
+    """``min < value < max``, both strict; a value that is not finite never holds.
+
+    At least one bound is given.
+    """
 
     name: str
     value: float
     min: float | None = None
     max: float | None = None
 
+    def __post_init__(self) -> None:
+        assert self.min is not None or self.max is not None, self.name
+
     @property
     def holds(self) -> bool:
         above = self.min is None or self.value > self.min
-        return above and (self.max is None or self.value < self.max)
+        below = self.max is None or self.value < self.max
+        return math.isfinite(self.value) and above and below
 
     @property
     def bound(self) -> str:
@@ -35,6 +44,34 @@ class Claim:
         bound = {k: v for k, v in (("min", self.min), ("max", self.max)) if v is not None}
         measured = jsonable({"value": self.value, "bound": bound})
         return {"name": self.name, "holds": self.holds, **measured}
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """``min < quantity < max`` for one configuration: what a claim will be once it is measured."""
+
+    name: str
+    configuration: str
+    quantity: str
+    min: float | None = None
+    max: float | None = None
+
+    def about(self, configurations: Iterable[Mapping[str, Any]]) -> Claim:
+        value = by_name(configurations)[self.configuration][self.quantity]
+        return Claim(self.name, value, self.min, self.max)
+
+
+def by_name(configurations: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {configuration["name"]: configuration for configuration in configurations}
+
+
+def quoted(name: str, value: float, printed: str) -> Claim:
+    """``value`` rounds to ``printed``: it lies within half a unit of the last digit printed."""
+    figure = Decimal(printed)
+    exponent = figure.as_tuple().exponent
+    assert isinstance(exponent, int), printed  # a number, not NaN or infinity
+    half = Decimal(1).scaleb(exponent) / 2
+    return Claim(name, value, min=float(figure - half), max=float(figure + half))
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from depthgauge.instruments.rivers import rms
 from depthgauge.measurement import Progress
 from depthgauge.network.activations import Gate, gate
 from depthgauge.network.norms import Normalise, normaliser
-from depthgauge.study.claims import Claim, SuiteResult
-from depthgauge.study.transport import Assertion, by_name
+from depthgauge.study.claims import Assertion, Claim, SuiteResult, by_name
 
 EXAMPLES, UNITS, SEED = 64, 4096, 7
 

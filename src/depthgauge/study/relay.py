@@ -26,13 +26,12 @@ from depthgauge.instruments.rivers import rms
 from depthgauge.measurement import Progress
 from depthgauge.network.spec import Network
 from depthgauge.profile import Profile
-from depthgauge.study.claims import Claim, SuiteResult
+from depthgauge.study.claims import Claim, SuiteResult, quoted
 from depthgauge.study.scalar import (
     AGREEMENT,
     WIDTH,
     closed_form_claims,
     gain_row,
-    quoted,
     settings_of,
     stream,
 )

@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from depthgauge.measurement import Progress, measure_all
 from depthgauge.network.spec import Network
 from depthgauge.profile import Profile
-from depthgauge.study.claims import Claim, SuiteResult
+from depthgauge.study.claims import Claim, SuiteResult, quoted
 
 J, DEPTH = 0.2, 96
 A = 1 / math.sqrt(DEPTH)
@@ -127,15 +126,6 @@ def closed_form_claims(row: Mapping[str, Any], printed: str) -> list[Claim]:
         *errors,
         quoted(f"{name}: forward gain, quoted as {printed}", row["forward_gain"], printed),
     ]
-
-
-def quoted(name: str, value: float, printed: str) -> Claim:
-    """``value`` rounds to ``printed``: it lies within half a unit of the last digit printed."""
-    figure = Decimal(printed)
-    exponent = figure.as_tuple().exponent
-    assert isinstance(exponent, int), printed  # a number, not NaN or infinity
-    half = Decimal(1).scaleb(exponent) / 2
-    return Claim(name, value, min=float(figure - half), max=float(figure + half))
 
 
 def settings_of(profile: Profile) -> dict[str, object]:

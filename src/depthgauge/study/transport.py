@@ -12,7 +12,7 @@ The RMS is over every element; the gradient at the output has an RMS of exactly 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -22,7 +22,7 @@ from depthgauge.equation.scalars import evaluate
 from depthgauge.measurement import Progress, measure_all
 from depthgauge.network.spec import Network
 from depthgauge.profile import Profile
-from depthgauge.study.claims import Claim, SuiteResult
+from depthgauge.study.claims import Assertion, SuiteResult, by_name
 
 WIDTH, BATCH, SEED = 64, 128, 7
 
@@ -86,21 +86,6 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Assertion:
-    """``min < quantity < max`` for one configuration: what a claim will be once it is measured."""
-
-    name: str
-    configuration: str
-    quantity: str
-    min: float | None = None
-    max: float | None = None
-
-    def about(self, configurations: Iterable[Mapping[str, Any]]) -> Claim:
-        value = by_name(configurations)[self.configuration][self.quantity]
-        return Claim(self.name, value, self.min, self.max)
-
-
 CLAIMS: tuple[Assertion, ...] = (
     Assertion("unscaled: forward drift", "relu_residual_unscaled", "forward_drift", min=1e8),
     Assertion("unscaled: gradient ratio", "relu_residual_unscaled", "gradient_ratio", min=1e8),
@@ -114,10 +99,6 @@ CLAIMS: tuple[Assertion, ...] = (
     ),
     Assertion("plain tanh: end RMS", "tanh_xavier_plain", "forward_end_rms", max=0.1),
 )
-
-
-def by_name(configurations: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {configuration["name"]: configuration for configuration in configurations}
 
 
 def run(progress: Progress | None = None) -> SuiteResult:
