@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
 
-from benchmarks.harness import by_turns, median, publish, ratio, said, table
+from benchmarks.harness import by_turns, median, publish, ratio, table
 
 ROUNDS = 9
 PROGRAM = "from depthgauge.cli.main import main; main()"
@@ -18,18 +16,18 @@ def call(*arguments: str) -> None:
 
 
 def main() -> int:
-    jobs: dict[str, Callable[[], object]] = {
-        "python -c pass": partial(call, "-c", "pass"),
-        "depthgauge --help": partial(call, "-c", PROGRAM, "--help"),
-        "import torch": partial(call, "-c", "import torch"),
-        "depthgauge suite": partial(call, "-c", PROGRAM, "suite"),
+    jobs = {
+        "python -c pass": (call, ("-c", "pass")),
+        "depthgauge --help": (call, ("-c", PROGRAM, "--help")),
+        "import torch": (call, ("-c", "import torch")),
+        "depthgauge suite": (call, ("-c", PROGRAM, "suite")),
     }
     seconds = by_turns(jobs, ROUNDS)
     rows = [
         [
             name,
             f"{median(s):.3f} [{min(s):.3f}, {max(s):.3f}]",
-            said(ratio(s, seconds["import torch"])),
+            ratio(s, seconds["import torch"]),
         ]
         for name, s in seconds.items()
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -31,11 +32,20 @@ from depthgauge.network.activations import Gate
 from depthgauge.network.draws import DrawOrder
 from depthgauge.network.norms import width_axis
 from depthgauge.network.spec import Network
-from depthgauge.network.stream import MEMORY, Ensemble, signature, stream
+from depthgauge.network.stream import (
+    MEMORY,
+    Ensemble,
+    elements_of,
+    signature,
+    stream,
+)
 from depthgauge.profile import Column, Profile
 from depthgauge.sites import QUANTITIES, Site
 
 Progress = Callable[[int, int], None]
+
+#: Elements of the states in one batched pass, at most: more do not stay in a core's cache.
+BATCHED_ELEMENTS: Final = 2**17
 
 
 def measure(
@@ -127,26 +137,27 @@ def measure_all(
     groups: dict[object, list[int]] = {}
     for i, network in enumerate(networks):
         groups.setdefault(signature(network), []).append(i)
-    total = sum(2 * networks[i].depth for i in range(len(networks))) * len(seeds)
-    done = 0
-
-    def step(members: int) -> Progress:
-        before = done
-        return lambda d, t: progress(before + d * members, total) if progress else None
-
+    counter = _Counter(sum(2 * network.depth for network in networks) * len(seeds), progress)
     profiles: dict[int, Profile] = {}
     for group in groups.values():
         members = [(networks[i], s) for i in group for s in seeds]
-        at_once = _members_at_once(networks[group[0]], run)
-        columns: list[dict[str, Column]] = []
-        for start in range(0, len(members), at_once):
-            part = members[start : start + at_once]
-            columns.append(_measure_ensemble(part, run, step(len(part))))
-            done += 2 * part[0][0].depth * len(part)
+        columns = _measure_members(members, run, counter)
         for place, i in enumerate(group):
             wanted = slice(place * len(seeds), (place + 1) * len(seeds))
             profiles[i] = _profile(networks[i], run, columns, wanted)
     return [profiles[i] for i in range(len(networks))]
+
+
+class _Counter:
+    """Block passes that are behind, over all members."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress, self._done = total, progress, 0
+
+    def add(self, passes: int) -> None:
+        self._done += passes
+        if self._progress is not None:
+            self._progress(self._done, self._total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +177,7 @@ class _Run:
 class _Watcher:
     """Feeds what streams past to the instruments."""
 
-    def __init__(self, network: Network, run: _Run, members: int, progress: Progress) -> None:
+    def __init__(self, network: Network, run: _Run, members: int, counter: _Counter) -> None:
         depth, per_block = network.depth, len(network.layers.activations)
         self._places = {name: i for i, name in enumerate(network.layers.activations)}
         self.rivers = {
@@ -175,7 +186,11 @@ class _Watcher:
         self.gates = Gates(
             run.statistics("gate"), depth * per_block, members, width_axis(network.layout)
         )
-        self.progress = progress
+        self._counter, self._members, self._done = counter, members, 0
+
+    def progress(self, done: int, total: int) -> None:
+        self._counter.add((done - self._done) * self._members)
+        self._done = done
 
     def state(self, block: int, h: Tensor) -> None:
         self.rivers["state"].see(block, h)
@@ -187,11 +202,26 @@ class _Watcher:
         self.gates.see((block - 1) * len(self._places) + self._places[name], rule, z, y)
 
 
+def _measure_members(
+    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter
+) -> dict[str, Column]:
+    """Members of one shape, as many in a batched pass as stay in the processor's cache."""
+    at_once = max(1, BATCHED_ELEMENTS // elements_of(members[0][0], run.batch))
+    found = [
+        _measure_ensemble(members[i : i + at_once], run, counter)
+        for i in range(0, len(members), at_once)
+    ]
+    return {
+        name: Column(column.rows, np.concatenate([part[name].values for part in found], axis=1))
+        for name, column in found[0].items()
+    }
+
+
 def _measure_ensemble(
-    members: Sequence[tuple[Network, int]], run: _Run, progress: Progress
+    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter
 ) -> dict[str, Column]:
     networks, seeds = zip(*members, strict=True)
-    watcher = _Watcher(networks[0], run, len(members), progress)
+    watcher = _Watcher(networks[0], run, len(members), counter)
     stream(
         Ensemble(networks, seeds),
         watcher,
@@ -200,15 +230,12 @@ def _measure_ensemble(
         device=run.device,
         memory=run.memory,
     )
-    sites = _sites(networks[0])
+    sites = _sites(networks[0].depth, networks[0].layers.activations)
     rows = {
         role: tuple(site.index for site in sites if site.role == role)
         for role in ("state", "activation")
     }
     columns = {}
-    for river in watcher.rivers.values():
-        river.flush()
-    watcher.gates.flush()
     for name in run.quantities:
         part, statistic = PARTS[name]
         source = watcher.gates if part == "gate" else watcher.rivers[part]
@@ -218,31 +245,20 @@ def _measure_ensemble(
     return columns
 
 
-def _members_at_once(network: Network, run: _Run) -> int:
-    return 16
-
-
-def _sites(network: Network) -> tuple[Site, ...]:
+@lru_cache(8)
+def _sites(depth: int, activations: tuple[str, ...]) -> tuple[Site, ...]:
     """Input, then each block's activations and the state it gives, in forward order."""
     sites = [Site(0, 0, "input", "state")]
-    for block in range(1, network.depth + 1):
+    for block in range(1, depth + 1):
         path = f"blocks.{block - 1}"
-        for name in network.layers.activations:
+        for name in activations:
             sites.append(Site(len(sites), block, f"{path}.{name}", "activation"))
         sites.append(Site(len(sites), block, path, "state"))
     return tuple(sites)
 
 
-def _profile(
-    network: Network, run: _Run, parts: Sequence[Mapping[str, Column]], wanted: slice
-) -> Profile:
-    columns = {
-        name: Column(
-            parts[0][name].rows,
-            np.concatenate([part[name].values for part in parts], axis=1)[:, wanted],
-        )
-        for name in run.quantities
-    }
+def _profile(network: Network, run: _Run, found: Mapping[str, Column], wanted: slice) -> Profile:
+    columns = {name: Column(c.rows, c.values[:, wanted]) for name, c in found.items()}
     not_measured = {
         name: "not among the instruments asked for"
         for name in QUANTITIES
@@ -263,7 +279,7 @@ def _profile(
         batch=run.batch if isinstance(run.batch, int) else len(run.batch),
         seeds=run.seeds,
         seed_axis=run.seed_axis,
-        sites=_sites(network),
+        sites=_sites(network.depth, network.layers.activations),
         columns=columns,
         settings={
             "init": {name: to_text(init) for name, init in network.chosen.items()},

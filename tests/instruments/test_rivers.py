@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from depthgauge.instruments.rivers import QUANTILES, River, rms
 
@@ -35,7 +33,6 @@ def slow(x: np.ndarray) -> dict[str, float]:
 def measured(x: torch.Tensor, members: int = 1) -> dict[str, np.ndarray]:
     river = River(STATISTICS, 1, members)
     river.see(0, x)
-    river.flush()
     return {name: values[0] for name, values in river.values.items()}
 
 
@@ -64,15 +61,15 @@ def test_members_are_kept_apart() -> None:
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-30, 1.0, 1e30, 1e160, 1e300])
 def test_rms_neither_overflows_nor_underflows(scale: float) -> None:
     x = torch.tensor([[3.0, 4.0]], dtype=torch.float64) * scale
-    assert rms(x).item() == pytest.approx(math.sqrt(12.5) * scale, rel=1e-12)
+    assert rms(x)[0] == pytest.approx(math.sqrt(12.5) * scale, rel=1e-12)
     if 1e-38 < scale < 1e38:
-        assert rms(x.float()).item() == pytest.approx(math.sqrt(12.5) * scale, rel=1e-5)
+        assert rms(x.float())[0] == pytest.approx(math.sqrt(12.5) * scale, rel=1e-5)
 
 
 def test_a_plain_rms_would_have_overflowed() -> None:
     x = torch.full((1, 4), 1e30)
     assert x.square().mean().sqrt().isinf()
-    assert rms(x).item() == pytest.approx(1e30, rel=1e-5)
+    assert rms(x)[0] == pytest.approx(1e30, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -96,32 +93,16 @@ def test_nan_is_never_silent() -> None:
     assert found["nonfinite"][0] == pytest.approx(1 / 3)
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 400_000), min_size=1, max_size=5))
-def test_gathering_changes_nothing(sizes: list[int]) -> None:
-    # states of one river share a shape; 1 to 5 of them straddle the gathering limit or do not
-    x = torch.arange(sizes[0], dtype=torch.float64)
-    river = River(["mean", "max"], len(sizes), 1)
-    for row in range(len(sizes)):
-        river.see(row, x + row)
-    river.flush()
-    assert river.values["max"][:, 0].tolist() == [sizes[0] - 1.0 + r for r in range(len(sizes))]
-    middle = (sizes[0] - 1) / 2
-    assert river.values["mean"][:, 0] == pytest.approx([middle + r for r in range(len(sizes))])
-
-
 def test_a_place_that_was_not_seen_is_not_a_number() -> None:
     river = River(["rms"], 2, 1)
     river.see(1, torch.ones(3))
-    river.flush()
     assert math.isnan(river.values["rms"][0, 0])
-    assert river.values["rms"][1, 0] == 1
+    assert river.values["rms"][1, 0] == pytest.approx(1)
 
 
-def test_a_tensor_changed_afterwards_was_already_read_or_is_kept_as_it_was() -> None:
-    # rivers see results that nobody writes to; a large one is reduced before see() returns
-    x = torch.ones(1 << 18)
+def test_a_tensor_is_read_before_see_returns() -> None:
+    x = torch.ones(3)
     river = River(["rms"], 1, 1)
     river.see(0, x)
     x.zero_()
-    assert river.values["rms"][0, 0] == 1
+    assert river.values["rms"][0, 0] == pytest.approx(1)

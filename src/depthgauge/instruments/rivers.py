@@ -23,10 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: Tensors are gathered and reduced together until they hold this many elements: small states are
-#: cheaper together, large ones are reduced at once, without a copy.
-GATHERED_ELEMENTS = 1 << 17
-
 QUANTILES: Final[dict[str, float]] = {"q01": 0.01, "q50": 0.5, "q99": 0.99, "q999": 0.999}
 
 
@@ -35,29 +31,44 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
-def rms(x: Tensor) -> Tensor:
-    """Root mean square over the last axis: ``(..., N) -> (...)``, inf and NaN kept."""
-    root: Tensor = torch.linalg.vector_norm(x, dim=-1) / math.sqrt(x.shape[-1])
-    # Below this the squares lose digits to underflow.
-    floor = 1e-18 if x.dtype == torch.float32 else 1e-150
-    if bool(((root > floor) & (root < math.inf)).all()):
-        return root
-    top = largest(x).double()
-    scaled = x.double() / torch.where((top > 0) & (top < math.inf), top, 1.0).unsqueeze(-1)
-    exact = torch.linalg.vector_norm(scaled, dim=-1) / math.sqrt(x.shape[-1]) * top
-    return torch.where(top.isinf(), top, exact)
+def rms(x: Tensor) -> list[float]:
+    """Root mean square of each row of ``(E, N)``, inf and NaN kept."""
+    count = math.sqrt(x.shape[-1])
+    roots: list[float] = torch.linalg.vector_norm(x, dim=-1).tolist()
+    # Below the floor squares lose digits to underflow; at infinity they have overflowed.
+    floor = 1e-16 if x.dtype == torch.float32 else 1e-148
+    return [
+        root / count if floor < root < math.inf else _rms_by_largest(x[e])
+        for e, root in enumerate(roots)
+    ]
 
 
-def largest(x: Tensor) -> Tensor:
-    """Largest magnitude over the last axis; NaN if there is one."""
-    return x.abs().amax(-1)
+def _rms_by_largest(x: Tensor) -> float:
+    """The RMS in float64 with the largest magnitude divided out: no square leaves the range."""
+    top = x.abs().max().item()
+    if not 0 < top < math.inf:
+        return top
+    scaled = x.double() / top
+    return top * scaled.square().mean().sqrt().item()
 
 
-def nonfinite(x: Tensor) -> Tensor:
-    """Share of elements over the last axis that are inf or NaN."""
-    if bool(largest(x).isfinite().all()):
-        return x.new_zeros(x.shape[:-1])
-    return 1 - x.isfinite().to(torch.float64).mean(-1)
+def largest(x: Tensor) -> list[float]:
+    """Largest magnitude of each row; NaN if there is one."""
+    found: list[float] = x.abs().amax(-1).tolist()
+    return found
+
+
+def nonfinite(x: Tensor) -> list[float]:
+    """Share of the elements of each row that are inf or NaN."""
+    if all(map(math.isfinite, largest(x))):
+        return [0.0] * len(x)
+    found: list[float] = (1 - x.isfinite().double().mean(-1)).tolist()
+    return found
+
+
+def mean(x: Tensor) -> list[float]:
+    found: list[float] = x.mean(-1).tolist()
+    return found
 
 
 def quantiles(x: Tensor) -> Tensor:
@@ -68,15 +79,16 @@ def quantiles(x: Tensor) -> Tensor:
     count = x.shape[-1]
     places = [max(math.ceil(q * count), 1) - 1 for q in QUANTILES.values()]
     magnitude = x.abs()
-    if x.device.type == "cpu":  # selection is several times faster than sorting
-        picked = np.partition(magnitude.numpy(), places, axis=-1)[..., places]
-        return torch.from_numpy(np.moveaxis(picked, -1, 0))
-    return magnitude.sort(-1).values[..., places].movedim(-1, 0)
+    if x.device.type == "cpu":  # NumPy sorts with vector instructions; selecting is slower
+        ordered = torch.from_numpy(np.sort(magnitude.numpy(), axis=-1))
+    else:
+        ordered = magnitude.sort(-1).values
+    return ordered[..., places].movedim(-1, 0)
 
 
-_SINGLE: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+_SINGLE: Final[dict[str, Callable[[Tensor], list[float]]]] = {
     "rms": rms,
-    "mean": lambda x: x.mean(-1),
+    "mean": mean,
     "max": largest,
     "nonfinite": nonfinite,
 }
@@ -94,29 +106,13 @@ class River:
         self._quantiles = [name for name in statistics if name in QUANTILES]
         self._members = members
         self.values = {name: np.full((rows, members), np.nan) for name in statistics}
-        self._rows: list[int] = []
-        self._gathered: list[Tensor] = []
-        self._elements = 0
 
     def see(self, row: int, x: Tensor) -> None:
-        """Take the state or gradient at this place: ``(E, ...)``, or ``(...)`` for one member."""
-        self._rows.append(row)
-        self._gathered.append(x)
-        self._elements += x.numel()
-        if self._elements >= GATHERED_ELEMENTS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Reduce what has been gathered; called once more after the last place."""
-        if not self._gathered:
-            return
-        gathered = self._gathered
-        x = gathered[0].unsqueeze(0) if len(gathered) == 1 else torch.stack(gathered)
-        x = wide(x.detach()).reshape(len(gathered), self._members, -1)
+        """Reduce the state or gradient at this place: ``(E, ...)``, without E for one member."""
+        x = wide(x.detach()).reshape(self._members, -1)
         for name in self._single:
-            self.values[name][self._rows] = _SINGLE[name](x).double().cpu().numpy()
+            self.values[name][row] = _SINGLE[name](x)
         if self._quantiles:
-            picked = dict(zip(QUANTILES, quantiles(x).double().cpu().numpy(), strict=True))
+            picked = dict(zip(QUANTILES, quantiles(x).cpu(), strict=True))
             for name in self._quantiles:
-                self.values[name][self._rows] = picked[name]
-        self._rows, self._gathered, self._elements = [], [], 0
+                self.values[name][row] = picked[name]

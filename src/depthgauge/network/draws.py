@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -23,12 +24,14 @@ DRAW_ORDERS: Final[tuple[DrawOrder, ...]] = ("keyed", "sequential-pcg64")
 #: The block index of tensors that belong to no block.
 INPUT, COTANGENT = 0, -1
 
+MASK = 2**64 - 1
+
 
 class Source(Protocol):
     """Random numbers for one tensor, consumed in C order."""
 
-    def normal(self, count: int) -> NDArray[Any]:
-        """``count`` independent draws of N(0, 1)."""
+    def normal(self, count: int, std: float = 1.0) -> NDArray[Any]:
+        """``count`` independent draws of N(0, std)."""
         ...
 
     def uniform(self, count: int) -> NDArray[Any]:
@@ -47,7 +50,8 @@ def draws(order: DrawOrder, seed: int) -> Draws:
 
 
 class KeyedDraws:
-    """One SFC64 stream a key; the 192-bit state is the BLAKE2b hash of ``seed/block/name``.
+    """One SFC64 stream a key: its 192-bit seed is the block's index beside 128 bits of the BLAKE2b
+    hash of ``seed/name``.
 
     Normals by Box and Muller (1958), ``sqrt(-2 log u) (cos, sin)(2 pi v)``, with u in (0, 1] of 24
     bits: magnitudes end at 5.77. Half of the count are cosines, the other half sines. The raw bits
@@ -59,37 +63,42 @@ class KeyedDraws:
         self._bits = np.random.SFC64(0)
         self._generator = np.random.Generator(self._bits)
         self._state: Any = self._bits.state
+        self._words: dict[str, NDArray[np.uint64]] = {}
 
-    def source(self, block: int, name: str) -> Source:
-        key = hashlib.blake2b(f"{self._seed}/{block}/{name}".encode(), digest_size=24).digest()
-        words = np.empty(4, np.uint64)
-        words[:3] = np.frombuffer(key, np.uint64)
-        words[3] = 1  # SFC64's counter; 12 rounds mix the seed, as in NumPy's own seeding
+    def source(self, block: int, name: str) -> KeyedDraws:
+        words = self._words.get(name)
+        if words is None:
+            key = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=16).digest()
+            words = np.array([*np.frombuffer(key, np.uint64), 0, 1], np.uint64)
+            self._words[name] = words
+        words[2] = block & MASK
         self._state["state"]["state"] = words
         self._bits.state = self._state
-        self._bits.random_raw(12, output=False)
+        self._bits.random_raw(12, output=False)  # rounds that mix the seed, as in NumPy's seeding
         return self
 
     def uniform(self, count: int) -> NDArray[np.float32]:
         return self._generator.random(count, dtype=np.float32)
 
-    def normal(self, count: int) -> NDArray[np.float32]:
-        numbers = np.empty((1, count + count % 2), np.float32)
-        self._generator.random(out=numbers[0], dtype=np.float32)
-        return box_muller(numbers)[0, :count]
+    def normal(self, count: int, std: float = 1.0) -> NDArray[np.float32]:
+        numbers = self._generator.random(count + count % 2, dtype=np.float32)
+        return box_muller(numbers, std)[:count]
 
     def fill(self, out: NDArray[np.float32]) -> None:
         """Uniform draws into ``out``, from which ``box_muller`` makes the normals."""
         self._generator.random(out=out, dtype=np.float32)
 
 
-def box_muller(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Uniform draws in [0, 1) turned into normals in place, along an even last axis."""
+def box_muller(numbers: NDArray[np.float32], std: Any = 1.0) -> NDArray[np.float32]:
+    """Uniform draws in [0, 1) turned into normals in place, along an even last axis.
+
+    ``std``: one number, or an array that broadcasts against ``numbers``.
+    """
     half = numbers.shape[-1] // 2
     radius, angle = numbers[..., :half], numbers[..., half:]
     np.subtract(np.float32(1), radius, out=radius)
     np.log(radius, out=radius)
-    radius *= np.float32(-2)
+    radius *= np.asarray(-2.0 * np.square(std), np.float32)
     np.sqrt(radius, out=radius)
     angle *= np.float32(2 * np.pi)
     cosine = np.cos(angle)
@@ -99,36 +108,38 @@ def box_muller(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
     return numbers
 
 
-def normals(
-    sources: Sequence[Draws], block: int, name: str, count: int
-) -> NDArray[np.float32] | NDArray[np.float64]:
-    """``(len(sources), count)`` normals of one tensor under several seeds, made together."""
-    if not all(isinstance(source, KeyedDraws) for source in sources):
-        return np.stack([source.source(block, name).normal(count) for source in sources])
-    numbers = np.empty((len(sources), count + count % 2), np.float32)
-    for source, row in zip(sources, numbers, strict=True):
-        keyed = source.source(block, name)
-        assert isinstance(keyed, KeyedDraws)
-        keyed.fill(row)
-    return box_muller(numbers)[:, :count]
+def keyed_normals(
+    sources: Sequence[KeyedDraws], blocks: Sequence[int], name: str, count: int, std: Any
+) -> NDArray[np.float32]:
+    """``(blocks, sources, count)``: one tensor in several blocks under several seeds.
+
+    ``std``: the standard deviation of each, ``(blocks, sources)``.
+    """
+    numbers = np.empty((len(blocks), len(sources), count + count % 2), np.float32)
+    for block, rows in zip(blocks, numbers, strict=True):
+        for source, row in zip(sources, rows, strict=True):
+            source.source(block, name).fill(row)
+    return box_muller(numbers, np.asarray(std)[..., None])[..., :count]
 
 
 class SequentialDraws:
     """``numpy.random.default_rng(seed)`` in order; a tensor asked for again is replayed.
 
-    The generator's state before each tensor is kept (a few hundred bytes), so that streaming can
-    drop a block's weights and draw the same ones again.
+    Where each tensor began is kept (a state of the generator and how many normals after it), so
+    that streaming can drop a block's weights and draw the same ones again.
     """
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
-        self._before: dict[tuple[int, str], Any] = {}
+        self._began: dict[tuple[int, str], tuple[Any, int]] = {}
         self._next = self._generator.bit_generator.state
 
     def source(self, block: int, name: str) -> Source:
-        state = self._before.setdefault((block, name), self._next)
+        state, offset = self._began.setdefault((block, name), (self._next, 0))
         self._replaying = state is not self._next
         self._generator.bit_generator.state = state
+        if offset:
+            self._generator.standard_normal(offset)
         return self
 
     def _done(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -136,8 +147,23 @@ class SequentialDraws:
             self._next = self._generator.bit_generator.state
         return numbers
 
-    def normal(self, count: int) -> NDArray[np.float64]:
-        return self._done(self._generator.standard_normal(count))
+    def normal(self, count: int, std: float = 1.0) -> NDArray[np.float64]:
+        return self._done(self._generator.standard_normal(count) * std)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         return self._done(self._generator.random(count))
+
+    def run_of_normals(
+        self, keys: Sequence[tuple[int, str]], counts: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """The normals of several tensors that follow one another, drawn in one call."""
+        if any(key in self._began for key in keys):
+            each = zip(keys, counts, strict=True)
+            return np.concatenate([self.source(*key).normal(count) for key, count in each])
+        ends = accumulate(counts)
+        for key, end, count in zip(keys, ends, counts, strict=True):
+            self._began[key] = self._next, end - count
+        self._generator.bit_generator.state = self._next
+        numbers = self._generator.standard_normal(sum(counts))
+        self._next = self._generator.bit_generator.state
+        return numbers

@@ -102,9 +102,7 @@ NORMAL_STD: Final[dict[str, Callable[[Shape, Options], float]]] = {
 def _normal(rule: Callable[[Shape, Options], float], kind: str) -> Callable[..., Array]:
     def fill(shape: Shape, options: Options, source: Source) -> Array:
         std = positive(kind, rule(shape, options))
-        numbers = source.normal(math.prod(shape))
-        numbers *= numbers.dtype.type(std)
-        return rows(numbers, shape)
+        return rows(source.normal(math.prod(shape), std), shape)
 
     return fill
 

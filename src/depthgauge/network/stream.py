@@ -12,16 +12,14 @@ An ensemble of networks whose trees have one shape runs as one batched pass: eve
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from depthgauge.equation.scalars import evaluate
 from depthgauge.errors import NetworkError
@@ -35,10 +33,11 @@ from depthgauge.network.weights import Member, Weights
 #: Bytes that weights and intermediate results may take together, if the caller does not say.
 MEMORY = 512 * 2**20
 
-#: Bytes of weights that are drawn in one go, ahead of the blocks that use them.
-AHEAD = 2**20
+#: Bytes of weights that are drawn in one go.
+AHEAD = 2**22
 
-#: Elements of a state from which PyTorch may use all its threads.
+#: Elements of a state from which PyTorch uses all its threads: for products smaller than this,
+#: waking a second thread costs more than it does.
 SHARED_ELEMENTS = 2**16
 
 
@@ -112,22 +111,19 @@ def stream(
     gradient at the last state is Gaussian with an RMS of exactly 1 for each member.
     """
     run = _Stream(ensemble, watcher, batch, dtype, torch.device(device), memory)
-    with _threads_for(run.state_elements):
-        run.run()
-
-
-@contextmanager
-def _threads_for(elements: int) -> Iterator[None]:
-    """One thread for products too small to share: waking a second one costs more than it does."""
     before = torch.get_num_threads()
-    if elements >= SHARED_ELEMENTS or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
+    if elements_of(ensemble.networks[0], batch) * len(ensemble) < SHARED_ELEMENTS:
+        torch.set_num_threads(1)
     try:
-        yield
+        run.run()
     finally:
         torch.set_num_threads(before)
+
+
+def elements_of(network: Network, batch: int | Tensor) -> int:
+    """Numbers in the state of one network."""
+    examples = batch if isinstance(batch, int) else len(batch)
+    return examples * math.prod(network.state_shape)
 
 
 class _Stream:
@@ -152,7 +148,7 @@ class _Stream:
         self._weights = Weights(members, network.layers.weights, dtype, device)
         self._shared = all(other is network for other in ensemble.networks)
         self._varies = any(other.program.varies for other in ensemble.networks)
-        # Masks are keyed in every draw order: they are needed while other draws are under way.
+        # Masks are keyed in every draw order: they are no part of the order that is reproduced.
         masks = [KeyedDraws(seed) for seed in ensemble.seeds]
         self._context = TensorContext(network, len(ensemble), masks)
         self._kept: dict[int, BlockNumbers] = {}
@@ -162,13 +158,10 @@ class _Stream:
     def _plan(self, memory: int) -> None:
         """How many blocks keep their weights and how many blocks a segment has."""
         network, members = self._networks[0], len(self._networks)
-        examples = self._batch if isinstance(self._batch, int) else len(self._batch)
-        positions = math.prod(network.state_shape) // network.width
         item = self._dtype.itemsize
-        self.state_elements = members * examples * math.prod(network.state_shape)
-        state = self.state_elements * item
+        state = members * elements_of(network, self._batch) * item
         weights = members * network.layers.weight_elements * item
-        results = members * examples * positions * network.layers.elements * item
+        results = state * network.layers.elements // network.width
         self._ahead = max(1, min(8, AHEAD // max(weights, 1)))
         if self._depth * (weights + results) <= memory:
             self._keep, self._segment = self._depth, self._depth
@@ -187,50 +180,43 @@ class _Stream:
         return [range(s, min(s + self._segment, self._depth + 1)) for s in starts]
 
     def _blocks(self, wanted: Iterable[int]) -> Iterator[BlockNumbers]:
-        """The numbers of these blocks, drawn in order by a thread that runs a little ahead.
-
-        Drawing is NumPy's work and takes as long as the products; both let go of the interpreter.
-        """
-        parts = batched(wanted, self._ahead)
-        with ThreadPoolExecutor(1) as pool:
-            waiting: deque[Future[list[BlockNumbers]]] = deque()
-            for part in parts:
-                waiting.append(pool.submit(self._numbers, part))
-                if len(waiting) > 1:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
+        """The numbers of these blocks, a few drawn together and soon used."""
+        return chain.from_iterable(map(self._numbers, batched(wanted, self._ahead)))
 
     def _numbers(self, blocks: Sequence[int]) -> list[BlockNumbers]:
+        """What is kept, and the rest drawn."""
+        missing = [block for block in blocks if block not in self._kept]
+        drawn = dict(zip(missing, self._draw(missing), strict=True)) if missing else {}
+        for block in missing[: max(self._keep - len(self._kept), 0)]:
+            self._kept[block] = drawn[block]
+        return [drawn[block] if block in drawn else self._kept[block] for block in blocks]
+
+    def _draw(self, blocks: Sequence[int]) -> list[BlockNumbers]:
+        scalars = [self._scalars(block) for block in blocks]
+        weights = self._weights.blocks(blocks, [scopes for _, scopes in scalars])
         found = []
-        for block in blocks:
-            numbers = self._kept.get(block)
-            if numbers is None:
-                numbers = self._draw(block)
-                if len(self._kept) < self._keep:
-                    self._kept[block] = numbers
-            found.append(numbers)
+        for (coefficients, scopes), tensors in zip(scalars, weights, strict=True):
+            found.append(BlockNumbers(coefficients, self._vectors(scopes), tensors))
         return found
 
-    def _draw(self, block: int) -> BlockNumbers:
+    def _scalars(self, block: int) -> tuple[list[Coefficient], list[Mapping[str, float]]]:
+        """The block's coefficients by slot, and each member's scope."""
         if self._shared:
             slots, scope = self._program.coefficients(block)
-            coefficients: list[Coefficient] = list(slots)
-            scopes: list[Mapping[str, float]] = [scope] * len(self._networks)
-        else:
-            each = [network.program.coefficients(block) for network in self._networks]
-            coefficients = [self._spread(v) for v in zip(*(s for s, _ in each), strict=True)]
-            scopes = [scope for _, scope in each]
-        vectors = {
+            return [*slots], [scope] * len(self._networks)
+        each = [network.program.coefficients(block) for network in self._networks]
+        by_slot = zip(*(slots for slots, _ in each), strict=True)
+        return [self._spread(values) for values in by_slot], [scope for _, scope in each]
+
+    def _vectors(self, scopes: Sequence[Mapping[str, float]]) -> dict[str, Coefficient]:
+        """Learnable scalars and gains at their initial values."""
+        members = list(zip(self._networks, scopes, strict=True))
+        return {
             vector.name: self._spread(
-                [
-                    evaluate(network.layers.vectors[i].initial, scope)
-                    for network, scope in zip(self._networks, scopes, strict=True)
-                ]
+                [evaluate(net.layers.vectors[i].initial, scope) for net, scope in members]
             )
             for i, vector in enumerate(self._networks[0].layers.vectors)
         }
-        return BlockNumbers(coefficients, vectors, self._weights.block(block, scopes))
 
     def _spread(self, values: Sequence[float]) -> Coefficient:
         """One number where the members agree, else a tensor with one number a member."""
@@ -281,19 +267,19 @@ class _Stream:
                 for block in segment:
                     h = self._block(block, h, h0, next(numbers), seen=True)
         leaf = h0.detach().requires_grad_()
-        states = self._run_segment(last, h, leaf, numbers, seen=True)
-        del h
+        edge = get_gradient_edge(leaf)
+        places, h = self._run_segment(last, h, leaf, numbers, seen=True)
 
-        g = self._cotangent(states[-1])
+        g = self._cotangent(h)
         self._watcher.gradient(self._depth, g)
         direct = None  # what reaches the input past the chain of states, through h0
         for segment in (last, *reversed(earlier)):
             if segment is not last:
                 start = checkpoints.pop()
-                states = self._run_segment(segment, start, leaf, self._blocks(segment), seen=False)
-            *reached, past = torch.autograd.grad(
-                states[-1], [*states[:-1], leaf], g, allow_unused=True
-            )
+                places, h = self._run_segment(
+                    segment, start, leaf, self._blocks(segment), seen=False
+                )
+            *reached, past = torch.autograd.grad(h, [*places, edge], g, allow_unused=True)
             if past is not None:
                 direct = past if direct is None else direct + past
             for block, inner in zip(reversed(segment), reversed(reached), strict=True):
@@ -310,15 +296,21 @@ class _Stream:
         leaf: Tensor,
         numbers: Iterator[BlockNumbers],
         seen: bool,
-    ) -> list[Tensor]:
-        """The states before and after each block of the segment, with their graph."""
-        states = [start.detach().requires_grad_()]
+    ) -> tuple[list[GradientEdge], Tensor]:
+        """Where the gradient of the state before each block arises, and the last state.
+
+        An edge of the graph is kept for each state and not the state: what no operation needs in
+        the backward pass is free again at once, and the next block writes to memory still in cache.
+        """
+        h = start.detach().requires_grad_()
+        places = []
         with torch.enable_grad():
             for block in segment:
-                h = self._block(block, states[-1], leaf, next(numbers), seen)
-                # A state that no gradient can reach is still a place in the river.
-                states.append(h if h.requires_grad else h.detach().requires_grad_())
-        return states
+                places.append(get_gradient_edge(h))
+                h = self._block(block, h, leaf, next(numbers), seen)
+                if not h.requires_grad:  # a state that no gradient reaches is still a place
+                    h = h.detach().requires_grad_()
+        return places, h
 
     def _block(
         self, block: int, h: Tensor, h0: Tensor, numbers: BlockNumbers, seen: bool

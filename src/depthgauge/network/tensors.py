@@ -83,16 +83,17 @@ class TensorContext:
         ):
             result: Tensor = residual + scale * self.apply(name, x)
             return result
-        if not isinstance(scale, float) or scale != 1.0:
-            # The weight is the smaller factor, and the backward pass gets the scale for nothing.
-            weight = weight * (scale.reshape(-1, 1, 1) if isinstance(scale, Tensor) else scale)
+        if isinstance(scale, Tensor):
+            weight, scale = weight * scale.reshape(-1, 1, 1), 1.0
         if self._many:
             return torch.baddbmm(
-                residual.flatten(1, -2), x.flatten(1, -2), weight.transpose(1, 2)
+                residual.flatten(1, -2), x.flatten(1, -2), weight.transpose(1, 2), alpha=scale
             ).reshape(residual.shape)
-        return torch.addmm(residual.flatten(0, -2), x.flatten(0, -2), weight.t()).reshape(
-            residual.shape
-        )
+        if residual.dim() == 2:
+            return torch.addmm(residual, x, weight.t(), alpha=scale)
+        return torch.addmm(
+            residual.flatten(0, -2), x.flatten(0, -2), weight.t(), alpha=scale
+        ).reshape(residual.shape)
 
     def _convolve(self, layer: Layer, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         if self._many:

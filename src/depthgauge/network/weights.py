@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +15,12 @@ from torch import Tensor
 from depthgauge.equation.functions import INITS
 from depthgauge.equation.nodes import Init, Symbol, walk
 from depthgauge.errors import NetworkError, nearest
-from depthgauge.network.draws import Draws, normals
+from depthgauge.network.draws import Draws, KeyedDraws, SequentialDraws, keyed_normals
 from depthgauge.network.init import INITIALISERS, NORMAL_STD, options_of, positive, rows
 from depthgauge.network.layers import Layer
+
+#: The scalars of one block, by name, for each member.
+Scopes: TypeAlias = Sequence[Mapping[str, float]]
 
 LECUN = Init("lecun", tuple(INITS["lecun"].items()))
 
@@ -54,7 +58,7 @@ class Member:
 
 
 class Weights:
-    """``block(l, scopes)`` gives the tensors of block ``l``.
+    """``blocks(indices, scopes)`` gives the tensors of these blocks.
 
     A weight is ``(out, in, ...)`` for one member and ``(E, out, in, ...)`` for an ensemble. Biases
     start at zero and are left out, but for PyTorch's default initialisation, which draws them.
@@ -69,62 +73,102 @@ class Weights:
     ) -> None:
         self._members, self._layers = members, layers
         self._dtype, self._device = dtype, device
-        self._options: dict[tuple[int, str], dict[str, Any]] = {}
+        self._stds: dict[str, list[float]] = {}
+        self._keyed = [m.draws for m in members if isinstance(m.draws, KeyedDraws)]
+        self._sequential = [m.draws for m in members if isinstance(m.draws, SequentialDraws)]
+        inits = {x.name: {m.inits[x.name].kind for m in members} for x in layers}
+        self._normal = {name for name, kinds in inits.items() if kinds <= NORMAL_STD.keys()}
+        self._biased = {x.name for x in layers if x.bias and "torch" in inits[x.name]}
 
-    def block(self, block: int, scopes: Sequence[Mapping[str, float]]) -> dict[str, Tensor]:
-        """Weights by layer name, drawn biases by ``<layer>.bias``; ``scopes`` one a member."""
-        tensors: dict[str, Tensor] = {}
-        for layer in self._layers:
-            kinds = {member.inits[layer.name].kind for member in self._members}
-            if kinds <= NORMAL_STD.keys():
-                weights = self._normal(layer, block, scopes)
-            else:
-                weights = np.stack(
-                    [self._one(layer, e, block, scope) for e, scope in enumerate(scopes)]
-                )
-            tensors[layer.name] = self._tensor(weights)
-            if layer.bias and "torch" in kinds:
-                tensors[f"{layer.name}.bias"] = self._tensor(
-                    np.stack(
-                        [
-                            draw_bias(m.draws, m.inits[layer.name], layer, block)
-                            for m in self._members
-                        ]
-                    )
-                )
-        return tensors
+    def blocks(self, indices: Sequence[int], scopes: Sequence[Scopes]) -> list[dict[str, Tensor]]:
+        """For each block: weights by layer name, drawn biases by ``<layer>.bias``.
 
-    def _normal(self, layer: Layer, block: int, scopes: Sequence[Mapping[str, float]]) -> Any:
-        """Normal weights of all members, drawn together and scaled together."""
-        stds = []
-        for e, (member, scope) in enumerate(zip(self._members, scopes, strict=True)):
-            kind = member.inits[layer.name].kind
-            rule, options = NORMAL_STD[kind], self._options_of(layer, e, scope)
-            stds.append(positive(kind, rule(layer.shape, options)))
-        sources = [member.draws for member in self._members]
-        numbers: Any = normals(sources, block, layer.name, math.prod(layer.shape))
-        numbers *= np.asarray(stds, numbers.dtype)[:, None]
-        return rows(numbers, layer.shape)
+        ``scopes``: for each block, one scope a member.
+        """
+        found: list[dict[str, Tensor]] = [{} for _ in indices]
+        if not self._sequential:
+            for layer in self._layers:
+                self._draw(found, layer, indices, scopes)
+        elif len(self._normal) == len(self._layers) and not self._biased:
+            self._draw_run(found, indices, scopes)
+        else:  # one generator cannot draw a layer of several blocks before their next layer
+            for place, index, scope in zip(found, indices, scopes, strict=True):
+                for layer in self._layers:
+                    self._draw([place], layer, [index], [scope])
+        return found
 
-    def _one(self, layer: Layer, e: int, block: int, scope: Mapping[str, float]) -> Any:
-        init, options = self._members[e].inits[layer.name], self._options_of(layer, e, scope)
-        source = self._members[e].draws.source(block, layer.name)
-        return INITIALISERS[init.kind](layer.shape, options, source)
+    def _draw(
+        self,
+        found: Sequence[dict[str, Tensor]],
+        layer: Layer,
+        indices: Sequence[int],
+        scopes: Sequence[Scopes],
+    ) -> None:
+        """One layer of several blocks."""
+        name = layer.name
+        if name in self._normal and not self._sequential:
+            stds = [self._stds_of(layer, scope) for scope in scopes]
+            count = math.prod(layer.shape)
+            drawn: Any = rows(keyed_normals(self._keyed, indices, name, count, stds), layer.shape)
+        else:
+            each = zip(indices, scopes, strict=True)
+            drawn = np.stack([self._each(layer, index, scope) for index, scope in each])
+        self._place(found, name, drawn)
+        if name in self._biased:
+            biases = [
+                [draw_bias(m.draws, m.inits[name], layer, i) for m in self._members]
+                for i in indices
+            ]
+            self._place(found, f"{name}.bias", np.stack(biases))
 
-    def _options_of(self, layer: Layer, e: int, scope: Mapping[str, float]) -> dict[str, Any]:
-        options = self._options.get((e, layer.name))
-        if options is None:
-            init = self._members[e].inits[layer.name]
-            options = options_of(init, scope)
-            # A scalar of the equation may use l; only options of plain numbers are kept.
-            if not any(isinstance(node, Symbol) for node in walk(init)):
-                self._options[e, layer.name] = options
-        return options
+    def _draw_run(
+        self,
+        found: Sequence[dict[str, Tensor]],
+        indices: Sequence[int],
+        scopes: Sequence[Scopes],
+    ) -> None:
+        """All layers of several blocks, block after block, out of one run of normals a member."""
+        keys = [(index, layer.name) for index in indices for layer in self._layers]
+        counts = [math.prod(layer.shape) for layer in self._layers]
+        runs = [
+            source.run_of_normals(keys, counts * len(indices)).reshape(len(indices), 1, -1)
+            for source in self._sequential
+        ]
+        together = np.concatenate(runs, axis=1) if len(runs) > 1 else runs[0]
+        parts = np.split(together, list(accumulate(counts))[:-1], axis=-1)
+        for layer, numbers in zip(self._layers, parts, strict=True):
+            stds = [self._stds_of(layer, scope) for scope in scopes]
+            numbers *= np.asarray(stds)[..., None]
+            self._place(found, layer.name, rows(numbers, layer.shape))
 
-    def _tensor(self, stacked: Any) -> Tensor:
-        """``(E, ...)`` as a tensor, without E for a single member; strides are kept."""
-        tensor = torch.from_numpy(stacked).to(self._device, self._dtype)
-        return tensor if len(self._members) > 1 else tensor[0]
+    def _stds_of(self, layer: Layer, scopes: Scopes) -> list[float]:
+        """The standard deviation of each member; kept where no symbol can change it."""
+        stds = self._stds.get(layer.name)
+        if stds is None:
+            inits = [member.inits[layer.name] for member in self._members]
+            stds = [
+                positive(init.kind, NORMAL_STD[init.kind](layer.shape, options_of(init, scope)))
+                for init, scope in zip(inits, scopes, strict=True)
+            ]
+            if not any(isinstance(node, Symbol) for init in inits for node in walk(init)):
+                self._stds[layer.name] = stds
+        return stds
+
+    def _each(self, layer: Layer, block: int, scopes: Scopes) -> Any:
+        return np.stack(
+            [
+                draw_weight(member.draws, member.inits[layer.name], layer, block, scope)
+                for member, scope in zip(self._members, scopes, strict=True)
+            ]
+        )
+
+    def _place(self, found: Sequence[dict[str, Tensor]], name: str, drawn: Any) -> None:
+        """``(blocks, E, ...)`` handed out block by block, without E for a single member."""
+        tensors = torch.from_numpy(drawn).to(self._device, self._dtype)
+        if len(self._members) == 1:
+            tensors = tensors[:, 0]
+        for place, tensor in zip(found, tensors.unbind(), strict=True):
+            place[name] = tensor
 
 
 def draw_weight(

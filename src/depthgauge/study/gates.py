@@ -127,14 +127,14 @@ def observe(rule: Gate, z: Tensor, norm: Normalise, place: Place | None) -> dict
         "preactivation_std": float(got.std(correction=0)),
         "mean_output": float(y.mean()),
         "mean_output_magnitude": float(y.abs().mean()),
-        "output_rms": float(rms(y.flatten())),
+        "output_rms": rms(y.reshape(1, -1))[0],
         "mean_derivative": float(slope.mean()),
         "mean_derivative_magnitude": float(steepness.mean()),
         "live_derivative_fraction": _share(steepness > LIVE),
         "saturated_fraction": _share(steepness < SATURATED),
         "negative_output_fraction": _share(y < 0),
         "passing_fraction": _share((y < 0) & (steepness > DEAD)),
-        "block_rms": float(rms(out.flatten())),
+        "block_rms": rms(out.reshape(1, -1))[0],
     }
 
 

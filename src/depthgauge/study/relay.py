@@ -106,7 +106,7 @@ def _rotation_row() -> dict[str, Any]:
     answer, other = plane()
     norms, components = [], []
     for h in rotated(answer, other, KEEP, DEPTH):
-        norms.append(float(rms(h)))
+        norms.append(rms(h.reshape(1, -1))[0])
         components.append(float(component(h, answer)))
     return {
         "name": "rotation",
