@@ -70,7 +70,7 @@ def test_arrays_are_copies() -> None:
 def test_unknown_and_unmeasured_names_say_what_to_do() -> None:
     made = profile((1.0, 2.0))
     with pytest.raises(
-        UsageError, match=r"not a quantity; did you mean 'state_rms'.*holds state_rms"
+        UsageError, match=r"not a quantity \(did you mean 'state_rms'\?\).*holds state_rms"
     ):
         made["state_rsm"]
     with pytest.raises(UsageError, match="not in this profile: no example was shown twice"):

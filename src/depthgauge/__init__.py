@@ -10,32 +10,82 @@ from typing import TYPE_CHECKING, Any
 from depthgauge._version import __version__
 
 if TYPE_CHECKING:
+    from depthgauge.equation.count import count
+    from depthgauge.equation.latex import to_latex
     from depthgauge.equation.nodes import Block
     from depthgauge.equation.parse import parse
     from depthgauge.equation.text import to_text
+    from depthgauge.errors import (
+        ClaimError,
+        DepthgaugeError,
+        EquationError,
+        MissingExtra,
+        NetworkError,
+        SpecificationError,
+        TargetError,
+        UsageError,
+    )
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
     from depthgauge.profile import Profile
+    from depthgauge.study.claims import SuiteResult
+    from depthgauge.study.corridor import Bound, Corridor, Verdict
+    from depthgauge.study.specification import Specification, read_specification
+    from depthgauge.study.suites import suite
 
 #: Public names and where they live.
 _HOMES = {
     "Block": "depthgauge.equation.nodes",
+    "Bound": "depthgauge.study.corridor",
+    "ClaimError": "depthgauge.errors",
+    "Corridor": "depthgauge.study.corridor",
+    "DepthgaugeError": "depthgauge.errors",
+    "EquationError": "depthgauge.errors",
+    "MissingExtra": "depthgauge.errors",
     "Network": "depthgauge.network.spec",
+    "NetworkError": "depthgauge.errors",
     "Profile": "depthgauge.profile",
+    "Specification": "depthgauge.study.specification",
+    "SpecificationError": "depthgauge.errors",
+    "SuiteResult": "depthgauge.study.claims",
+    "TargetError": "depthgauge.errors",
+    "UsageError": "depthgauge.errors",
+    "Verdict": "depthgauge.study.corridor",
+    "count": "depthgauge.equation.count",
     "measure": "depthgauge.measurement",
     "measure_all": "depthgauge.measurement",
     "parse": "depthgauge.equation.parse",
+    "read_specification": "depthgauge.study.specification",
+    "suite": "depthgauge.study.suites",
+    "to_latex": "depthgauge.equation.latex",
     "to_text": "depthgauge.equation.text",
 }
 
 __all__ = [
     "Block",
+    "Bound",
+    "ClaimError",
+    "Corridor",
+    "DepthgaugeError",
+    "EquationError",
+    "MissingExtra",
     "Network",
+    "NetworkError",
     "Profile",
+    "Specification",
+    "SpecificationError",
+    "SuiteResult",
+    "TargetError",
+    "UsageError",
+    "Verdict",
     "__version__",
+    "count",
     "measure",
     "measure_all",
     "parse",
+    "read_specification",
+    "suite",
+    "to_latex",
     "to_text",
 ]
 

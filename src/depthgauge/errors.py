@@ -82,9 +82,9 @@ class ClaimError(DepthgaugeError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'relu'?"`` for the nearest known name, or ``""`` when none is near."""
+    """``" (did you mean 'relu'?)"`` for the nearest known name, or ``""`` when none is near."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    return f" (did you mean '{found[0]}'?)" if found else ""
 
 
 def _caret(text: str, position: int | None, width: int = 72) -> str:

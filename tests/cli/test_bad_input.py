@@ -16,7 +16,7 @@ BLOCK = f'[block]\nequation = "{GOOD}"\n'
 
 #: (arguments, a pattern that the sentence must match); no pattern has the whole sentence.
 EQUATIONS: list[tuple[Sequence[str], str]] = [
-    (["h + W2(rel(W1(h)))"], r"unknown function 'rel'; did you mean 'relu'\?$"),
+    (["h + W2(rel(W1(h)))"], r"unknown function 'rel' \(did you mean 'relu'\?\)$"),
     (["h + W2(relu(W1(x)))"], r"'x'"),
     (["h + W2(relu(W1(h))"], r"this '\(' is never closed"),
     (["h + W1(h, out=2*n)"], r"adds widths 64 and 128"),
@@ -75,10 +75,10 @@ FILES: list[tuple[str, str]] = [
     ("[block\n", r"spec\.toml is not valid TOML: .*line 1"),
     ("[network]\ndepth = 3\n", r"spec\.toml: the section \[block\] is missing"),
     ("[block]\nequaton = 'h'\n", r"block\.equation is missing; is block\.equaton meant to be it\?"),
-    (BLOCK + "[netwrok]\ndepth = 3\n", r"'netwrok' is not a section; did you mean 'network'\?"),
+    (BLOCK + "[netwrok]\ndepth = 3\n", r"'netwrok' is not a section \(did you mean 'network'\?\)"),
     (
         BLOCK + "[network]\ndetph = 3\n",
-        r"network\.detph is not a key; did you mean 'depth'\?.*depth, width, tokens, size, draws",
+        r"network\.detph is not a key \(did you mean 'depth'\?\).*depth, width, tokens, size",
     ),
     (BLOCK + "[network]\ndepth = 0\n", r"network\.depth is 0, expected a whole number from 1 to"),
     (BLOCK + "[run]\ndtype = 'float23'\n", r"run\.dtype is 'float23', expected .*'float32'\?"),

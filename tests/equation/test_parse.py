@@ -147,9 +147,9 @@ MISTAKES = [
     ("h = relu(h]", "the '(' is closed by ']'", "h = relu(h]", 8),
     ("h = h + a", "unknown name 'a': declare it as a scalar (a=...) or bind it before",
      "h = h + a", 8),
-    ("gate = h; h = h + gatte", "unknown name 'gatte'; did you mean 'gate'? Otherwise declare it "
+    ("gate = h; h = h + gatte", "unknown name 'gatte' (did you mean 'gate'?): declare it "
      "as a scalar (gatte=...) or bind it before", "gate = h; h = h + gatte", 18),
-    ("é = h  # é\nh = é + rellu(é)", "unknown function 'rellu'; did you mean 'relu'?",
+    ("é = h  # é\nh = é + rellu(é)", "unknown function 'rellu' (did you mean 'relu'?)",
      "h = é + rellu(é)", 8),
     ("h = F(h)", "unknown function 'F': define it before (F(x) = ...)", "h = F(h)", 4),
     ("F(x) = F(x); h = F(h)", "the definition of 'F' cannot call 'F' itself",
@@ -182,7 +182,7 @@ MISTAKES = [
      "h = W1(h) + W1(h, bias=True)", 12),
     ("h = W1(h, init='he(gian=2)')", "the initialiser he has no option 'gian': it takes mode, gain",
      "h = W1(h, init='he(gian=2)')", 19),
-    ("h = W1(h, init='hee')", "unknown initialiser 'hee'; did you mean 'he'?",
+    ("h = W1(h, init='hee')", "unknown initialiser 'hee' (did you mean 'he'?)",
      "h = W1(h, init='hee')", 16),
     ("h = conv4(h)", "conv4 is not known: kernels are odd, as in conv3(h)", "h = conv4(h)", 4),
     ("h = dropout(h, 1)", "the option p of dropout is in [0, 1)", "h = dropout(h, 1)", 15),

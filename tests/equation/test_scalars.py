@@ -127,7 +127,7 @@ def test_what_has_no_value_names_the_expression_and_the_values(text: str, messag
         (
             Symbol("alpa"),
             {"alpha": 1.0},
-            "the scalar 'alpa' has no value here; did you mean 'alpha'?",
+            "the scalar 'alpa' has no value here (did you mean 'alpha'?)",
         ),
         (Symbol("L"), {"L": math.nan}, "L is nan: a scalar is a finite number"),
         (Negative(Symbol("L")), {"L": 10**400}, "L is inf: a scalar is a finite number"),

@@ -9,7 +9,7 @@ from torch import nn
 from depthgauge.equation.parse import parse
 from depthgauge.errors import NetworkError
 from depthgauge.network.layers import Layout
-from depthgauge.network.norms import normaliser
+from depthgauge.network.norms import RootMeanSquare, normaliser
 from depthgauge.network.spec import Network
 
 STATES: dict[Layout, tuple[int, ...]] = {
@@ -76,6 +76,29 @@ def test_the_gradient_at_a_zero_state_is_finite(kind: str) -> None:
         rule = normaliser(kind, {"axis": None, "eps": 1e-3, "eps_at": place}, "rows")
         (g,) = torch.autograd.grad(rule(h).sum(), h)
         assert g.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rms_norm_for_a_single_backward_pass_is_pytorchs(dtype: torch.dtype) -> None:
+    rule = RootMeanSquare(1e-3)
+    h = state("tokens").to(dtype)
+    h[0, 0] = 0
+    slow, fast = (h.clone().requires_grad_() for _ in range(2))
+    g = torch.randn(h.shape, dtype=dtype)
+    y, z = rule(slow), rule.once(fast)
+    tolerance: dict[str, Any] = {"rtol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-5}
+    assert torch.allclose(y, z, **tolerance)
+    (a,) = torch.autograd.grad(y, slow, g)
+    (b,) = torch.autograd.grad(z, fast, g)
+    assert torch.allclose(a, b, atol=1e-6 if dtype == torch.float32 else 1e-12, **tolerance)
+    assert a[0, 0].abs().max() > 0
+
+
+def test_a_second_backward_pass_through_the_fast_one_is_refused() -> None:
+    h = state("rows").requires_grad_()
+    (g,) = torch.autograd.grad(RootMeanSquare(1e-3).once(h).sum(), h, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        torch.autograd.grad(g.sum(), h)
 
 
 def test_scalenorm_dyt_and_derf() -> None:

@@ -242,9 +242,9 @@ def test_a_profile_carries_its_verdict() -> None:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"forward_drfit": {"max": 3}}, "'forward_drfit' cannot be bounded; did you mean 'for"),
+        ({"forward_drfit": {"max": 3}}, "'forward_drfit' cannot be bounded \\(did you mean 'for"),
         ({"state_rms": {"max": 3}}, "use one of forward_end_rms, forward_drift, gradient_ratio"),
-        ({"forward_drift": {"maxi": 3}}, "'maxi' is not part of the bound of forward_drift; did"),
+        ({"forward_drift": {"maxi": 3}}, "'maxi' is not part of the bound of forward_drift \\(did"),
         ({"forward_drift": 3.0}, r"the bound of forward_drift is 3.0; give a table"),
         ({"forward_drift": {}}, "forward_drift: a bound has neither min nor max"),
         ({"forward_drift": {"warn": 1.0}}, "forward_drift: a bound has neither min nor max"),

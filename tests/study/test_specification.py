@@ -190,7 +190,7 @@ def test_what_is_no_seed(text: str) -> None:
         ("block = 'h'", ": block is 'h', expected a section, [block], with keys under it"),
         (
             BLOCK + "[corridr]\n",
-            ": 'corridr' is not a section; did you mean 'corridor'?; the sections are block, "
+            ": 'corridr' is not a section (did you mean 'corridor'?); the sections are block, "
             "init, network, run, corridor",
         ),
         ("run = 3\n" + BLOCK, ": run is 3, expected a section, [run], with keys under it"),
@@ -218,7 +218,7 @@ def test_what_is_no_seed(text: str) -> None:
         # network
         (
             BLOCK + "[network]\ndetph = 3",
-            ": network.detph is not a key; did you mean 'depth'?; [network] has depth, width, "
+            ": network.detph is not a key (did you mean 'depth'?); [network] has depth, width, "
             "tokens, size, draws",
         ),
         (
@@ -237,7 +237,7 @@ def test_what_is_no_seed(text: str) -> None:
         ),
         (BLOCK + "[network]\nsize = 8", ": size is given, but the equation has no conv"),
         # run
-        (BLOCK + "[run]\nbach = 8", ": run.bach is not a key; did you mean 'batch'?; [run] has"),
+        (BLOCK + "[run]\nbach = 8", ": run.bach is not a key (did you mean 'batch'?); [run] has"),
         (
             BLOCK + "[run]\nbatch = 0",
             ": run.batch is 0, expected a whole number of examples, at least 1",
@@ -255,7 +255,7 @@ def test_what_is_no_seed(text: str) -> None:
         (BLOCK + "[run]\ndtype = 32", ": run.dtype is 32, expected text in quotes"),
         (
             BLOCK + "[run]\ndtype = 'float23'",
-            ": run.dtype is 'float23', expected one of float64, float32, bfloat16, float16; did "
+            ": run.dtype is 'float23', expected one of float64, float32, bfloat16, float16 (did "
             "you mean 'float32'?",
         ),
         (BLOCK + "[run]\ninstruments = 'rivrs'", ": run.instruments names 'rivrs', expected one"),
@@ -263,11 +263,11 @@ def test_what_is_no_seed(text: str) -> None:
         # corridor
         (
             BLOCK + "[corridor]\nforward_drfit = { max = 3 }",
-            ": corridor.forward_drfit: 'forward_drfit' cannot be bounded; did you mean 'forward_d",
+            ": corridor.forward_drfit: 'forward_drfit' cannot be bounded (did you mean 'forward_d",
         ),
         (
             BLOCK + "[corridor]\nforward_drift = { maxi = 3 }",
-            ": corridor.forward_drift: 'maxi' is not part of the bound of forward_drift; did you",
+            ": corridor.forward_drift: 'maxi' is not part of the bound of forward_drift (did you",
         ),
         (
             BLOCK + "[corridor]\nforward_drift = 3",
@@ -289,7 +289,7 @@ def test_one_sentence_names_file_key_and_what_came(
 
 def test_an_equations_caret_lines_are_kept(file: Any) -> None:
     assert message(file("[block]\nequation = 'h + W2(rel(W1(h)))'")) == (
-        "spec.toml: block.equation: unknown function 'rel'; did you mean 'relu'?\n"
+        "spec.toml: block.equation: unknown function 'rel' (did you mean 'relu'?)\n"
         "  h + W2(rel(W1(h)))\n"
         "         ^"
     )

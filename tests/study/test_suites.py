@@ -61,8 +61,8 @@ def test_an_unknown_name_gets_the_nearest_and_all(call: object) -> None:
     with pytest.raises(SpecificationError) as error:
         call("transprot")  # type: ignore[operator]
     assert str(error.value) == (
-        f"suite is 'transprot', expected one of {', '.join(suites.SUITES)}; "
-        f"did you mean 'transport'?"
+        f"suite is 'transprot', expected one of {', '.join(suites.SUITES)} "
+        f"(did you mean 'transport'?)"
     )
     with pytest.raises(SpecificationError, match="suite is 'xyz', expected one of"):
         call("xyz")  # type: ignore[operator]

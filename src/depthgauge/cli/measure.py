@@ -144,20 +144,11 @@ def _specification(target: str, changes: Changes) -> Specification:
 
 
 def _measured(target: str, specification: Specification, quiet: bool, from_file: bool) -> Profile:
-    from depthgauge.measurement import measure as run
     from depthgauge.report.progress import progress
 
     try:
         with progress("measuring", quiet=quiet) as step:
-            return run(
-                specification.network,
-                specification.batch,
-                seed=specification.seed,
-                dtype=specification.dtype,
-                device=specification.device,
-                instruments=specification.instruments,
-                progress=step,
-            )
+            return specification.measure(step)
     except UsageError as error:
         # A device that this machine lacks, or what is wrong at one block only.
         if not target.endswith(".toml"):

@@ -233,8 +233,7 @@ class Reader:
         known = [STATE, INITIAL, *SYMBOLS, *scope.parameters, *scope.names, *scope.functions]
         near = nearest(name, [*known, *_FUNCTIONS])
         hint = f"declare it as a scalar ({name}=...) or bind it before"
-        joined = f"{near} Otherwise {hint}" if near else f": {hint}"
-        raise self.side.error(f"unknown name '{name}'{joined}", node)
+        raise self.side.error(f"unknown name '{name}'{near}: {hint}", node)
 
     # -------------------------------------------------------------------------- operators
 

@@ -142,7 +142,8 @@ def _value(value: Value) -> Written:
         case LearnedGain(initial):
             return f"gain({to_text(initial)})", ATOM
         case Linear(name, of):
-            return _call(name, [of], _fields(value, "name", "value")), ATOM
+            word = name.partition(".")[0]  # a reader's name of an anonymous layer: W.2 is W
+            return _call(word, [of], _fields(value, "name", "value")), ATOM
         case Convolution(kernel, of):
             return _call(f"conv{kernel}", [of], _fields(value, "kernel", "value")), ATOM
         case Attention(of):
@@ -180,7 +181,9 @@ def _fields(layer: Linear | Convolution | Attention, *without: str) -> list[str]
     return [
         f"{field.name}={_option(getattr(layer, field.name))}"
         for field in dataclasses.fields(layer)
-        if field.name not in without and getattr(layer, field.name) != field.default
+        if field.name not in without
+        and getattr(layer, field.name) != field.default
+        and not (field.name == "name" and "." in layer.name)
     ]
 
 

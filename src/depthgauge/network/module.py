@@ -16,7 +16,7 @@ from depthgauge.equation.scalars import evaluate
 from depthgauge.errors import NetworkError
 from depthgauge.network.draws import Draws, draws
 from depthgauge.network.layers import Layer, Layout
-from depthgauge.network.norms import Standardise, width_axis
+from depthgauge.network.norms import RootMeanSquare, Standardise, width_axis
 from depthgauge.network.program import Coefficient, Observer
 from depthgauge.network.spec import Network
 from depthgauge.network.weights import draw_bias, draw_weight
@@ -151,6 +151,9 @@ class _ModuleContext:
     def normalise(self, name: str, norm: Standardise, x: Tensor) -> Tensor:
         result: Tensor = self._block.get_submodule(f"{name}.running")(norm, x)
         return result
+
+    def rms_norm(self, norm: RootMeanSquare, x: Tensor) -> Tensor:
+        return norm(x)
 
     def drop(self, name: str, x: Tensor, p: float) -> Tensor:
         return F.dropout(x, p, self._block.training)

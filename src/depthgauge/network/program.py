@@ -55,7 +55,7 @@ from depthgauge.equation.text import to_text
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import Gate, gate
 from depthgauge.network.layers import Layers, Layout, activation_name
-from depthgauge.network.norms import Standardise, normaliser, over_batch
+from depthgauge.network.norms import RootMeanSquare, Standardise, normaliser, over_batch
 
 #: A scalar of one block: one number, or one for each member of an ensemble.
 Coefficient: TypeAlias = float | Tensor
@@ -88,6 +88,10 @@ class Context(Protocol):
 
     def normalise(self, name: str, norm: Standardise, x: Tensor) -> Tensor:
         """A norm over the batch, which a module in eval mode replaces by running statistics."""
+        ...
+
+    def rms_norm(self, norm: RootMeanSquare, x: Tensor) -> Tensor:
+        """RMSNorm over the width; once differentiable where no more is asked for."""
         ...
 
     def drop(self, name: str, x: Tensor, p: float) -> Tensor: ...
@@ -326,6 +330,8 @@ class _Compiler:
             if isinstance(rule, Standardise) and over_batch(kind, plain):
                 self.batch_norms[name] = rule
                 normal = _over_batch(name, rule)
+            elif isinstance(rule, RootMeanSquare):
+                normal = lambda context, x: context.rms_norm(rule, x)  # noqa: E731
             else:
                 normal = lambda context, x: rule(x)  # noqa: E731
 

@@ -279,7 +279,9 @@ class _Stream:
                 places, h = self._run_segment(
                     segment, start, leaf, self._blocks(segment), seen=False
                 )
-            *reached, past = torch.autograd.grad(h, [*places, edge], g, allow_unused=True)
+            # The gradient of (h g).sum() at h is g; given as grad_outputs, it makes PyTorch import
+            # its symbolic shapes first, which takes longer than a whole suite.
+            *reached, past = torch.autograd.grad((h * g).sum(), [*places, edge], allow_unused=True)
             if past is not None:
                 direct = past if direct is None else direct + past
             for block, inner in zip(reversed(segment), reversed(reached), strict=True):

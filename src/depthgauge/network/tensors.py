@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from depthgauge.network.draws import Draws
 from depthgauge.network.layers import Layer
-from depthgauge.network.norms import Standardise
+from depthgauge.network.norms import RootMeanSquare, Standardise
 from depthgauge.network.program import Coefficient, Observer
 from depthgauge.network.spec import Network
 
@@ -59,6 +59,8 @@ class TensorContext:
         """Drop what belongs to the block that ran."""
         self.locals.clear()
         self.h = self.h0 = _NOTHING
+        self.observe = None
+        self._weights = {}
 
     def apply(self, name: str, x: Tensor) -> Tensor:
         weight, bias = self._weights[name], self._weights.get(f"{name}.bias")
@@ -107,6 +109,9 @@ class TensorContext:
 
     def normalise(self, name: str, norm: Standardise, x: Tensor) -> Tensor:
         return norm(x)
+
+    def rms_norm(self, norm: RootMeanSquare, x: Tensor) -> Tensor:
+        return norm.once(x)
 
     def drop(self, name: str, x: Tensor, p: float) -> Tensor:
         """A mask keyed like a weight, so that running a block again gives the same one."""

@@ -16,13 +16,17 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depthgauge.equation.parse import parse, parse_init, parse_scalar
 from depthgauge.errors import EquationError, NetworkError, SpecificationError
 from depthgauge.network.spec import Network
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.sections import read_document
+
+if TYPE_CHECKING:
+    from depthgauge.measurement import Progress
+    from depthgauge.profile import Profile
 
 __all__ = ["Changes", "Specification", "parse_seed", "read_specification"]
 
@@ -41,6 +45,20 @@ class Specification:
     device: str = "cpu"
     instruments: str | tuple[str, ...] = "fast"
     corridor: Corridor | None = None
+
+    def measure(self, progress: Progress | None = None) -> Profile:
+        """The network's profile, as this specification says it is to be run."""
+        from depthgauge.measurement import measure
+
+        return measure(
+            self.network,
+            self.batch,
+            seed=self.seed,
+            dtype=self.dtype,
+            device=self.device,
+            instruments=self.instruments,
+            progress=progress,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

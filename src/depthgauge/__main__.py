@@ -1,0 +1,7 @@
+"""``python -m depthgauge`` is the command."""
+
+import sys
+
+from depthgauge.cli.main import main
+
+sys.exit(main())

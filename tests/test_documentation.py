@@ -1,0 +1,80 @@
+"""What the documentation says is run: README blocks, commands, the page of public names."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import depthgauge as dg
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.S)
+
+
+def test_the_python_of_the_readme_runs_and_says_what_its_comments_say() -> None:
+    (code,) = blocks(README, "python")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "1 residual branch, m = 2, pre-norm, identity skip" in done.stdout
+    assert "(16, 97)" in done.stdout
+    assert "margin" in done.stdout
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    (toml,) = blocks(README, "toml")
+    (tmp_path / "spec.toml").write_text(toml)
+    commands = [line for line in README.splitlines() if line.startswith("depthgauge ")]
+    assert len(commands) == 3
+    for command in commands:
+        arguments = shlex.split(command)[1:]
+        program = [sys.executable, "-m", "depthgauge", *arguments]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "blocks" in done.stdout or '"sites"' in done.stdout
+
+
+def test_the_table_of_the_readme_is_what_the_suite_prints() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "depthgauge", "suite"], capture_output=True, text=True, check=True
+    )
+    shown = [block for block in blocks(README, "") if block.startswith("configuration")]
+    assert len(shown) == 1
+    assert shown[0] in done.stdout
+
+
+def test_the_page_of_public_names_is_complete() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    listed = {
+        name
+        for cell in re.findall(r"^\| (`.*?) \|", page, re.M)
+        for name in re.findall(r"`(\w+)`", cell)
+    }
+    assert listed == set(dg.__all__)
+    for name in dg.__all__:
+        assert getattr(dg, name) is not None
+
+
+LANGUAGE = (ROOT / "docs" / "language.md").read_text()
+
+
+@pytest.mark.parametrize("line", blocks(LANGUAGE, "")[0].splitlines())
+def test_the_examples_of_the_language_parse(line: str) -> None:
+    block = dg.parse(line, {"a": "1/sqrt(L)"} if "a *" in line else None)
+    assert dg.count(block).branches >= 1
+
+
+def test_the_language_page_names_every_word() -> None:
+    from depthgauge.equation.functions import ACTIVATIONS, INITS, NORMS, SCALAR_FUNCTIONS, SYMBOLS
+
+    words = set(re.findall(r"\w+", LANGUAGE))
+    uniform = {name for name in INITS if name.endswith("_uniform")}
+    for word in {*ACTIVATIONS, *NORMS, *SCALAR_FUNCTIONS, *SYMBOLS, *INITS} - uniform:
+        assert word in words, word
