@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,30 @@ def test_given_sizes_replace_those_of_a_network() -> None:
     assert measure(net, 4, depth=3).depth == 3
     assert measure(net, 4, width=16).width == 16
     assert net.depth == 6
+
+
+def test_threads_change_no_number_and_an_error_in_one_ends_them_all() -> None:
+    net = Network("h + W2(gelu(W1(h)))/sqrt(L)", depth=12, width=32)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = measure(net, 512, seed=range(6))
+        torch.set_num_threads(3)
+        shared = measure(net, 512, seed=range(6))
+        assert any(t.name.startswith("depthgauge") for t in threading.enumerate())
+        for name in QUANTITIES:
+            assert shared[name] == pytest.approx(alone[name], rel=1e-4)
+
+        def fail(done: int, total: int) -> None:
+            if done > 20:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            measure(net, 512, seed=range(6), progress=fail)
+        assert measure(net, 512, seed=range(6))["state_rms"] == pytest.approx(shared["state_rms"])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_batch_of_data_is_used() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import cache, lru_cache
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +49,9 @@ Progress = Callable[[int, int], None]
 
 #: Elements of the states in one batched pass, at most: more do not stay in a core's cache.
 BATCHED_ELEMENTS: Final = 2**17
+
+#: Elements of the states in one pass from which passes run in threads.
+THREADED_ELEMENTS: Final = 2**15
 
 
 def measure(
@@ -149,15 +155,20 @@ def measure_all(
 
 
 class _Counter:
-    """Block passes that are behind, over all members."""
+    """Block passes that are behind, over all members, counted from several threads."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total, self._progress, self._done = total, progress, 0
+        self._lock = Lock()
+        self.stop = False
 
     def add(self, passes: int) -> None:
-        self._done += passes
+        if self.stop:
+            raise CancelledError("another thread of this measurement has failed")
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            with self._lock:
+                self._done += passes
+                self._progress(self._done, self._total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,20 +216,45 @@ class _Watcher:
 def _measure_members(
     members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter
 ) -> dict[str, Column]:
-    """Members of one shape, as many in a batched pass as stay in the processor's cache."""
-    at_once = max(1, BATCHED_ELEMENTS // elements_of(members[0][0], run.batch))
-    found = [
-        _measure_ensemble(members[i : i + at_once], run, counter)
-        for i in range(0, len(members), at_once)
-    ]
+    """Members of one shape: as many in a batched pass as stay in the processor's cache, and the
+    passes shared among threads, each with its members' draws, products and statistics.
+
+    PyTorch's own threads would share each product instead, and wait for one another in between.
+    """
+    elements = elements_of(members[0][0], run.batch)
+    cores = torch.get_num_threads() if run.device.type == "cpu" else 1
+    if cores > 1 and min(elements, BATCHED_ELEMENTS) * len(members) < cores * THREADED_ELEMENTS:
+        cores = 1  # so small that threads would wait for the interpreter
+    at_once = max(1, min(BATCHED_ELEMENTS // elements, math.ceil(len(members) / cores)))
+    parts = [members[i : i + at_once] for i in range(0, len(members), at_once)]
+    cores = min(cores, len(parts)) if elements * at_once <= BATCHED_ELEMENTS else 1
+    if cores == 1:
+        found = [_measure_ensemble(part, run, counter, None) for part in parts]
+    else:
+        share = dataclasses.replace(run, memory=run.memory // cores)
+        pool = _threads(cores)
+        futures = [pool.submit(_measure_ensemble, part, share, counter, 1) for part in parts]
+        try:
+            found = [future.result() for future in futures]
+        except BaseException:  # an interrupt too: the others end at their next block
+            counter.stop = True
+            for future in futures:
+                future.cancel()
+            raise
     return {
         name: Column(column.rows, np.concatenate([part[name].values for part in found], axis=1))
         for name, column in found[0].items()
     }
 
 
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    """Threads that stay: a fresh one's memory has to be fetched from the system page by page."""
+    return ThreadPoolExecutor(count, "depthgauge")
+
+
 def _measure_ensemble(
-    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter
+    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter, threads: int | None
 ) -> dict[str, Column]:
     networks, seeds = zip(*members, strict=True)
     watcher = _Watcher(networks[0], run, len(members), counter)
@@ -229,6 +265,7 @@ def _measure_ensemble(
         dtype=run.dtype,
         device=run.device,
         memory=run.memory,
+        threads=threads,
     )
     sites = _sites(networks[0].depth, networks[0].layers.activations)
     rows = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -24,7 +25,8 @@ DRAW_ORDERS: Final[tuple[DrawOrder, ...]] = ("keyed", "sequential-pcg64")
 #: The block index of tensors that belong to no block.
 INPUT, COTANGENT = 0, -1
 
-MASK = 2**64 - 1
+#: Blocks of one page of keyed draws, and the most numbers of a tensor that is drawn in pages.
+PAGE, PAGED_NUMBERS = 8, 2**15
 
 
 class Source(Protocol):
@@ -50,12 +52,14 @@ def draws(order: DrawOrder, seed: int) -> Draws:
 
 
 class KeyedDraws:
-    """One SFC64 stream a key: its 192-bit seed is the block's index beside 128 bits of the BLAKE2b
-    hash of ``seed/name``.
+    """One SFC64 stream for each page of a tensor's blocks, seeded by the page's number beside 128
+    bits of the BLAKE2b hash of ``seed/name``.
 
-    Normals by Box and Muller (1958), ``sqrt(-2 log u) (cos, sin)(2 pi v)``, with u in (0, 1] of 24
-    bits: magnitudes end at 5.77. Half of the count are cosines, the other half sines. The raw bits
-    are the same on every machine; the last digit of a normal follows NumPy's float32 logarithm.
+    A page is ``PAGE`` blocks of a small tensor and one block of a large one, drawn in one call and
+    kept until the next. Normals by Box and Muller (1958), ``sqrt(-2 log u) (cos, sin)(2 pi v)``,
+    with u in (0, 1] of 24 bits: magnitudes end at 5.77. Half of the count are cosines, the other
+    half sines. The raw bits are the same on every machine; the last digit of a normal follows
+    NumPy's float32 logarithm.
     """
 
     def __init__(self, seed: int) -> None:
@@ -63,30 +67,43 @@ class KeyedDraws:
         self._bits = np.random.SFC64(0)
         self._generator = np.random.Generator(self._bits)
         self._state: Any = self._bits.state
-        self._words: dict[str, NDArray[np.uint64]] = {}
+        self._pages: dict[str, tuple[int, NDArray[np.float32]]] = {}
 
-    def source(self, block: int, name: str) -> KeyedDraws:
-        words = self._words.get(name)
-        if words is None:
-            key = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=16).digest()
-            words = np.array([*np.frombuffer(key, np.uint64), 0, 1], np.uint64)
-            self._words[name] = words
-        words[2] = block & MASK
-        self._state["state"]["state"] = words
+    def source(self, block: int, name: str) -> Source:
+        return _KeyedSource(self, block, name)
+
+    def uniforms(self, block: int, name: str, count: int) -> NDArray[np.float32]:
+        """The block's row of its page, not to be written to."""
+        blocks = PAGE if count <= PAGED_NUMBERS and block > INPUT else 1
+        number, row = divmod(block - 1, blocks)
+        kept, page = self._pages.get(name, (None, None))
+        if page is None or kept != number or page.shape != (blocks, count):
+            self._seed_with(name, number)
+            page = self._generator.random((blocks, count), dtype=np.float32)
+            self._pages[name] = number, page
+        uniforms: NDArray[np.float32] = page[row]
+        return uniforms
+
+    def _seed_with(self, name: str, number: int) -> None:
+        key = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=16).digest()
+        words = [*np.frombuffer(key, np.uint64), np.uint64(number % 2**64), np.uint64(1)]
+        self._state["state"]["state"] = np.array(words, np.uint64)
         self._bits.state = self._state
         self._bits.random_raw(12, output=False)  # rounds that mix the seed, as in NumPy's seeding
-        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedSource:
+    draws: KeyedDraws
+    block: int
+    name: str
 
     def uniform(self, count: int) -> NDArray[np.float32]:
-        return self._generator.random(count, dtype=np.float32)
+        return self.draws.uniforms(self.block, self.name, count).copy()
 
     def normal(self, count: int, std: float = 1.0) -> NDArray[np.float32]:
-        numbers = self._generator.random(count + count % 2, dtype=np.float32)
+        numbers = self.draws.uniforms(self.block, self.name, count + count % 2).copy()
         return box_muller(numbers, std)[:count]
-
-    def fill(self, out: NDArray[np.float32]) -> None:
-        """Uniform draws into ``out``, from which ``box_muller`` makes the normals."""
-        self._generator.random(out=out, dtype=np.float32)
 
 
 def box_muller(numbers: NDArray[np.float32], std: Any = 1.0) -> NDArray[np.float32]:
@@ -116,9 +133,9 @@ def keyed_normals(
     ``std``: the standard deviation of each, ``(blocks, sources)``.
     """
     numbers = np.empty((len(blocks), len(sources), count + count % 2), np.float32)
-    for block, rows in zip(blocks, numbers, strict=True):
-        for source, row in zip(sources, rows, strict=True):
-            source.source(block, name).fill(row)
+    for e, source in enumerate(sources):
+        for row, block in enumerate(blocks):
+            numbers[row, e] = source.uniforms(block, name, numbers.shape[-1])
     return box_muller(numbers, np.asarray(std)[..., None])[..., :count]
 
 

@@ -88,7 +88,7 @@ def _length(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RootMeanSquare:
-    """``y = r x`` with ``r = 1 / sqrt(mean(x^2) + eps)`` over the last axis, in PyTorch's kernel."""
+    """``x / sqrt(mean(x^2) + eps)`` over the last axis, in PyTorch's kernel."""
 
     eps: float
 
@@ -104,7 +104,7 @@ class RootMeanSquare:
 
 
 class _RootMeanSquare(torch.autograd.Function):
-    """Backward ``r (g - y mean(g y))``: what changes the length of x is taken out."""
+    """``y = r x``, ``r = 1 / sqrt(mean(x^2) + eps)``; backward ``r (g - y mean(g y))``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
@@ -114,7 +114,7 @@ class _RootMeanSquare(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         y, r = ctx.saved_tensors
         along = torch.linalg.vecdot(g, y).unsqueeze_(-1).div_(-y.shape[-1])

@@ -24,7 +24,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from depthgauge.equation.scalars import evaluate
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import Gate
-from depthgauge.network.draws import COTANGENT, INPUT, KeyedDraws, draws
+from depthgauge.network.draws import COTANGENT, INPUT, PAGE, KeyedDraws, draws
 from depthgauge.network.program import Coefficient, skeleton
 from depthgauge.network.spec import Network
 from depthgauge.network.tensors import BlockNumbers, TensorContext
@@ -36,9 +36,9 @@ MEMORY = 512 * 2**20
 #: Bytes of weights that are drawn in one go.
 AHEAD = 2**22
 
-#: Elements of a state from which PyTorch uses all its threads: for products smaller than this,
-#: waking a second thread costs more than it does.
-SHARED_ELEMENTS = 2**16
+#: Multiplications of one product from which PyTorch uses all its threads: for smaller ones, waking
+#: a second thread costs more than it does.
+SHARED_PRODUCT = 2**22
 
 
 def batched(items: Iterable[int], size: int) -> Iterator[tuple[int, ...]]:
@@ -104,16 +104,20 @@ def stream(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     memory: int = MEMORY,
+    threads: int | None = None,
 ) -> None:
     """Send a state down and a gradient back through every block, with ``watcher`` looking on.
 
     ``batch``: a number of Gaussian examples, or one tensor ``(batch, ...)`` for every member. The
-    gradient at the last state is Gaussian with an RMS of exactly 1 for each member.
+    gradient at the last state is Gaussian with an RMS of exactly 1 for each member. ``threads``:
+    how many PyTorch uses meanwhile; left out, one for small products and else all.
     """
     run = _Stream(ensemble, watcher, batch, dtype, torch.device(device), memory)
-    before = torch.get_num_threads()
-    if elements_of(ensemble.networks[0], batch) * len(ensemble) < SHARED_ELEMENTS:
-        torch.set_num_threads(1)
+    network, before = ensemble.networks[0], torch.get_num_threads()
+    if threads is None:
+        product = len(ensemble) * elements_of(network, batch) * network.width
+        threads = before if product >= SHARED_PRODUCT else 1
+    torch.set_num_threads(threads)
     try:
         run.run()
     finally:
@@ -162,7 +166,7 @@ class _Stream:
         state = members * elements_of(network, self._batch) * item
         weights = members * network.layers.weight_elements * item
         results = state * network.layers.elements // network.width
-        self._ahead = max(1, min(8, AHEAD // max(weights, 1)))
+        self._ahead = max(1, min(PAGE, AHEAD // max(weights, 1)))
         if self._depth * (weights + results) <= memory:
             self._keep, self._segment = self._depth, self._depth
             return
