@@ -21,6 +21,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+#: Calls of one turn that are counted.
+CALLS = 3
+
 #: Seconds before each job: OpenMP's threads of the one before go on spinning for a while.
 PAUSE = 0.1
 
@@ -31,7 +34,7 @@ def by_turns(
     jobs: Mapping[str, tuple[Callable[..., object], tuple[Any, ...]]],
     rounds: int = 9,
 ) -> dict[str, list[float]]:
-    """Seconds of each job in each round, each time after one call that is not counted."""
+    """Seconds of each job in each round: the median of ``CALLS`` after one that is not counted."""
     context = multiprocessing.get_context("spawn")
     workers: dict[str, tuple[Connection, Any]] = {}
     for name, (function, arguments) in jobs.items():
@@ -54,9 +57,12 @@ def by_turns(
 def _serve(pipe: Connection, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     while pipe.recv():
         function(*arguments)  # memory that lay idle while the others ran is fetched back
-        start = time.perf_counter()
-        function(*arguments)
-        pipe.send(time.perf_counter() - start)
+        taken = []
+        for _ in range(CALLS):
+            start = time.perf_counter()
+            function(*arguments)
+            taken.append(time.perf_counter() - start)
+        pipe.send(median(taken))
 
 
 def median(values: Sequence[float]) -> float:

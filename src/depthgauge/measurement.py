@@ -6,8 +6,8 @@ import dataclasses
 import math
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from functools import cache, lru_cache
+from concurrent.futures import CancelledError
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from depthgauge.network.stream import (
     signature,
     stream,
 )
+from depthgauge.network.threads import threads
 from depthgauge.profile import Column, Profile
 from depthgauge.sites import QUANTITIES, Site
 
@@ -232,7 +233,7 @@ def _measure_members(
         found = [_measure_ensemble(part, run, counter, None) for part in parts]
     else:
         share = dataclasses.replace(run, memory=run.memory // cores)
-        pool = _threads(cores)
+        pool = threads("passes", cores)
         futures = [pool.submit(_measure_ensemble, part, share, counter, 1) for part in parts]
         try:
             found = [future.result() for future in futures]
@@ -247,14 +248,8 @@ def _measure_members(
     }
 
 
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    """Threads that stay: a fresh one's memory has to be fetched from the system page by page."""
-    return ThreadPoolExecutor(count, "depthgauge")
-
-
 def _measure_ensemble(
-    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter, threads: int | None
+    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter, cores: int | None
 ) -> dict[str, Column]:
     networks, seeds = zip(*members, strict=True)
     watcher = _Watcher(networks[0], run, len(members), counter)
@@ -265,7 +260,7 @@ def _measure_ensemble(
         dtype=run.dtype,
         device=run.device,
         memory=run.memory,
-        threads=threads,
+        threads=cores,
     )
     sites = _sites(networks[0].depth, networks[0].layers.activations)
     rows = {

@@ -12,7 +12,9 @@ An ensemble of networks whose trees have one shape runs as one batched pass: eve
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Protocol
@@ -28,6 +30,7 @@ from depthgauge.network.draws import COTANGENT, INPUT, PAGE, KeyedDraws, draws
 from depthgauge.network.program import Coefficient, skeleton
 from depthgauge.network.spec import Network
 from depthgauge.network.tensors import BlockNumbers, TensorContext
+from depthgauge.network.threads import threads as threads_for
 from depthgauge.network.weights import Member, Weights
 
 #: Bytes that weights and intermediate results may take together, if the caller does not say.
@@ -184,8 +187,22 @@ class _Stream:
         return [range(s, min(s + self._segment, self._depth + 1)) for s in starts]
 
     def _blocks(self, wanted: Iterable[int]) -> Iterator[BlockNumbers]:
-        """The numbers of these blocks, a few drawn together and soon used."""
-        return chain.from_iterable(map(self._numbers, batched(wanted, self._ahead)))
+        """The numbers of these blocks, a few drawn together.
+
+        For a single network a thread draws a little ahead of the products, which take about as
+        long; the members of an ensemble are shared among threads as a whole.
+        """
+        parts = batched(wanted, self._ahead)
+        if self._many:
+            yield from chain.from_iterable(map(self._numbers, parts))
+            return
+        waiting: deque[Future[list[BlockNumbers]]] = deque()
+        for part in parts:
+            waiting.append(threads_for("draws", 1).submit(self._numbers, part))
+            if len(waiting) > 1:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
 
     def _numbers(self, blocks: Sequence[int]) -> list[BlockNumbers]:
         """What is kept, and the rest drawn."""
