@@ -88,8 +88,9 @@ def main() -> int:
         "The transport suite against NumPy",
         [
             f"Milliseconds a network, and how many times faster than NumPy (float64, one thread) a "
-            f"network is: one at a time in float64 (one thread), and in an ensemble of {SEEDS} "
-            f"seeds (two threads). Against the plain script:",
+            f"network is: one at a time in float64 (one thread, and one that "
+            f"draws ahead), and in an ensemble of {SEEDS} seeds (two threads). Against the plain "
+            f"script:",
             table(head, rows),
             "Against the careful script:",
             table(head, scripts),
