@@ -154,6 +154,38 @@ def test_threads_change_no_number_and_an_error_in_one_ends_them_all() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.set_grad_enabled(False),
+        lambda: torch.autocast("cpu", torch.bfloat16),
+    ],
+    ids=["no_grad", "inference_mode", "grad disabled", "autocast"],
+)
+def test_the_callers_modes_change_nothing(mode: Any) -> None:
+    net = network("wide")
+    expected = measure(net, 4)
+    data = measure(net, torch.ones(4, 8))
+    with mode():
+        assert np.array_equal(measure(net, 4)["gradient_rms"], expected["gradient_rms"])
+        given = measure(net, torch.ones(4, 8))
+    assert np.array_equal(given["gradient_rms"], data["gradient_rms"])
+
+
+def test_global_random_states_and_threads_are_left_alone() -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    before = torch.get_rng_state(), np.random.random_sample(), torch.get_num_threads()
+    np.random.seed(5)
+    measure(network("wide"), 4, seed=range(3))
+    Network("h + dropout(W(h), 0.5)", depth=2, width=4).module()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.random_sample() == before[1]
+    assert torch.get_num_threads() == before[2]
+
+
 def test_a_batch_of_data_is_used() -> None:
     data = torch.full((3, 8), 2.0)
     profile = measure(network("residual"), data)

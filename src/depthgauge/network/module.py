@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
 
 from depthgauge.equation.scalars import evaluate
 from depthgauge.errors import NetworkError
@@ -57,7 +58,7 @@ class EquationBlock(nn.Module):
         self._coefficients, scope = network.program.coefficients(block)
         for layer in network.layers.weights:
             init = network.chosen[layer.name]
-            module = _layer(layer, network.layout).to(dtype)
+            module = _layer(layer, network.layout, dtype)
             weight = torch.from_numpy(draw_weight(source, init, layer, block, scope))
             with torch.no_grad():
                 module.weight.copy_(weight.reshape(module.weight.shape))
@@ -104,12 +105,21 @@ class _Running(nn.Module):
         return norm(x)
 
 
-def _layer(layer: Layer, layout: Layout) -> nn.Linear | nn.Conv2d:
+def _layer(layer: Layer, layout: Layout, dtype: torch.dtype) -> nn.Linear | nn.Conv2d:
+    """The layer with room for its weights: nothing is drawn from PyTorch's own generator."""
     out, fan, *kernel = layer.shape
+    made: nn.Linear | nn.Conv2d
     if layout != "images":
-        return nn.Linear(fan, out, bias=layer.bias)
+        made = skip_init(  # type: ignore[no-untyped-call]
+            nn.Linear, fan, out, bias=layer.bias, dtype=dtype
+        )
+        return made
     side = kernel[0] if kernel else 1  # a linear layer on the channels is a 1 x 1 convolution
-    return nn.Conv2d(fan, out, side, padding=side // 2, bias=layer.bias, padding_mode=layer.padding)
+    options = {"padding": side // 2, "padding_mode": layer.padding, "bias": layer.bias}
+    made = skip_init(  # type: ignore[no-untyped-call]
+        nn.Conv2d, fan, out, side, dtype=dtype, **options
+    )
+    return made
 
 
 def _parent(module: nn.Module, path: str) -> tuple[nn.Module, str]:

@@ -122,7 +122,9 @@ def stream(
         threads = before if product >= SHARED_PRODUCT else 1
     torch.set_num_threads(threads)
     try:
-        run.run()
+        # The caller's modes must not reach in here: gradients are wanted, in the precision named.
+        with torch.inference_mode(False), torch.autocast(run.device.type, enabled=False):
+            run.run()
     finally:
         torch.set_num_threads(before)
 
@@ -145,7 +147,7 @@ class _Stream:
     ) -> None:
         network = ensemble.networks[0]
         self._networks, self._watcher, self._batch = ensemble.networks, watcher, batch
-        self._dtype, self._device = dtype, device
+        self._dtype, self.device = dtype, device
         self._depth, self._program = network.depth, network.program
         self._draws = [draws(network.draws, seed) for seed in ensemble.seeds]
         members = [
@@ -244,12 +246,13 @@ class _Stream:
         if all(value == values[0] for value in values):
             return values[0]
         shape = (len(values), 1, *(1,) * len(self._networks[0].state_shape))
-        return torch.tensor(values, dtype=self._dtype, device=self._device).reshape(shape)
+        return torch.tensor(values, dtype=self._dtype, device=self.device).reshape(shape)
 
     def _input(self) -> Tensor:
         network = self._networks[0]
         if isinstance(self._batch, Tensor):
-            given = self._batch.to(self._device, self._dtype)
+            given = self._batch.to(self.device, self._dtype)
+            given = given.clone() if given.is_inference() else given
             return given.expand(len(self._networks), *given.shape) if self._many else given
         return self._gaussian(INPUT, "input", (self._batch, *network.state_shape))
 
@@ -267,7 +270,7 @@ class _Stream:
             torch.from_numpy(source.source(block, name).normal(count)).reshape(*shape)
             for source in self._draws
         ]
-        return (torch.stack(each) if self._many else each[0]).to(self._device, dtype or self._dtype)
+        return (torch.stack(each) if self._many else each[0]).to(self.device, dtype or self._dtype)
 
     @property
     def _many(self) -> bool:
