@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depthgauge.network.draws import COTANGENT, INPUT, KeyedDraws, SequentialDraws
+from depthgauge.network.draws import COTANGENT, INPUT, KeyedDraws, SequentialDraws, keyed_normals
 
 KEYS = [(0, 1, "W1"), (1, 1, "W1"), (0, 2, "W1"), (0, 1, "W2"), (0, 11, "W"), (0, 1, "1W")]
 
@@ -50,6 +50,24 @@ def test_normals_have_the_moments_of_a_normal() -> None:
     assert abs((z**4).mean() - 3) < 4 * np.sqrt(96 / count)
     assert abs(np.corrcoef(z[: count // 2], z[count // 2 :])[0, 1]) < 4 / np.sqrt(count // 2)
     assert abs((np.abs(z) > 2).mean() - 0.0455003) < 4 * np.sqrt(0.0455 / count)
+
+
+@pytest.mark.parametrize("std", [0.0, 1e-300, 1e-20, 0.3, 1e20, 1e300])
+def test_any_standard_deviation_scales_the_same_normals(std: float) -> None:
+    z = KeyedDraws(3).source(1, "W1").normal(1001).astype(np.float64)
+    scaled = KeyedDraws(3).source(1, "W1").normal(1001, std)
+    assert scaled == pytest.approx(z * std, rel=1e-6)
+    together = keyed_normals([KeyedDraws(3), KeyedDraws(4)], [1, 2], "W1", 1001, [[std, 1], [1, 1]])
+    assert together[0, 0] == pytest.approx(z * std, rel=1e-6)
+    assert together[1, 1] == pytest.approx(KeyedDraws(4).source(2, "W1").normal(1001), rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [64, 2**15 + 2])
+def test_blocks_of_a_page_are_independent(count: int) -> None:
+    draws = KeyedDraws(0)
+    rows = [draws.source(block, "W1").normal(count) for block in range(1, 19)]
+    correlations = np.corrcoef(rows)[np.triu_indices(18, 1)]
+    assert np.abs(correlations).max() < 5 / np.sqrt(count)  # 153 pairs
 
 
 def test_uniforms_are_in_the_half_open_interval() -> None:

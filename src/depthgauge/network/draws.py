@@ -101,16 +101,21 @@ class _KeyedSource:
     def uniform(self, count: int) -> NDArray[np.float32]:
         return self.draws.uniforms(self.block, self.name, count).copy()
 
-    def normal(self, count: int, std: float = 1.0) -> NDArray[np.float32]:
+    def normal(self, count: int, std: float = 1.0) -> NDArray[Any]:
         numbers = self.draws.uniforms(self.block, self.name, count + count % 2).copy()
         return box_muller(numbers, std)[:count]
 
 
-def box_muller(numbers: NDArray[np.float32], std: Any = 1.0) -> NDArray[np.float32]:
+def box_muller(numbers: NDArray[np.float32], std: Any = 1.0) -> NDArray[Any]:
     """Uniform draws in [0, 1) turned into normals in place, along an even last axis.
 
-    ``std``: one number, or an array that broadcasts against ``numbers``.
+    ``std``: one number, or an array that broadcasts against ``numbers``. It enters under the root,
+    squared; where that leaves float32, the normals are scaled afterwards, in float64.
     """
+    size = np.asarray(std)
+    if not np.all((size == 0) | ((size > 1e-15) & (size < 1e15))):
+        scaled: NDArray[Any] = box_muller(numbers) * size
+        return scaled
     half = numbers.shape[-1] // 2
     radius, angle = numbers[..., :half], numbers[..., half:]
     np.subtract(np.float32(1), radius, out=radius)
@@ -127,7 +132,7 @@ def box_muller(numbers: NDArray[np.float32], std: Any = 1.0) -> NDArray[np.float
 
 def keyed_normals(
     sources: Sequence[KeyedDraws], blocks: Sequence[int], name: str, count: int, std: Any
-) -> NDArray[np.float32]:
+) -> NDArray[Any]:
     """``(blocks, sources, count)``: one tensor in several blocks under several seeds.
 
     ``std``: the standard deviation of each, ``(blocks, sources)``.
