@@ -92,6 +92,27 @@ def test_overflow_is_a_result_that_says_where_it_began() -> None:
     assert healthy.first_nonfinite() is None
 
 
+def test_gradients_through_a_lost_state_are_not_numbers() -> None:
+    # Comparisons with NaN open every gate: autograd's numbers there are finite and mean nothing.
+    lost = measure("h + 3*W2(relu(W1(h)))", 8, depth=400, width=16, seed=(3, 4), init={"W1": "he"})
+    first = lost.first_nonfinite()
+    assert first is not None
+    assert np.isnan(lost["state_rms"][:, -1]).all()
+    assert np.isnan(lost["gradient_rms"]).all()
+    assert (lost["gradient_nonfinite_fraction"] == 1).all()
+    finite = measure(
+        "h + 3*W2(relu(W1(h)))", 8, depth=400, width=16, init={"W1": "he"}, dtype="float64"
+    )
+    assert np.isfinite(finite["gradient_rms"]).all()
+
+
+def test_the_mean_does_not_overflow_before_the_state() -> None:
+    profile = measure("h + 3*W2(relu(W1(h)))", 64, depth=90, width=16, init={"W1": "he"})
+    before = profile["nonfinite_fraction"] == 0
+    assert profile["state_max"][before].max() > 1e35
+    assert np.isfinite(profile["state_mean"][before]).all()
+
+
 def test_float16_overflows_where_bfloat16_does_not() -> None:
     equation = "h + 4*W2(relu(W1(h)))"
     half = measure(equation, 8, depth=24, width=16, dtype="float16")

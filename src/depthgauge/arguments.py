@@ -119,9 +119,11 @@ def batch_of(batch: int | Tensor, networks: Sequence[Network]) -> int | Tensor:
     if isinstance(batch, Tensor):
         for network in networks:
             if batch.shape[1:] != network.state_shape or not len(batch):
+                sizes = {"rows": "width", "tokens": "tokens and width", "images": "width and size"}
                 raise NetworkError(
                     f"batch has the shape {tuple(batch.shape)}, but a state of this network is "
-                    f"(batch, {', '.join(map(str, network.state_shape))})"
+                    f"(batch, {', '.join(map(str, network.state_shape))}); give the network the "
+                    f"{sizes[network.layout]} of the data"
                 )
         return batch.detach()
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:

@@ -108,20 +108,45 @@ def subtract(a: Profile, b: Profile) -> Difference:
             not_compared[name] = f"{missing} sites were measured on one side only"
         if not rows:
             continue
-        left, right = _at(here, rows), _at(there, rows)
+        x, y = _at(here, rows), _at(there, rows)
         with np.errstate(all="ignore"):
             log = QUANTITIES[name].scale == "log"
-            plain = np.where(left == right, 0.0, left - right)
-            columns[name] = Column(rows, decades(left, right) if log else plain)
+            plain = np.where(x == y, 0.0, x - y)
+            columns[name] = Column(rows, decades(x, y) if log else plain)
+    left, right = _labels(a, b)
     return Difference(
-        a.target,
-        b.target,
+        left,
+        right,
         a.sites,
         columns,
         max(len(a.seeds), len(b.seeds)),
         a.seed_axis or b.seed_axis,
         not_compared,
     )
+
+
+def _labels(a: Profile, b: Profile) -> tuple[str, str]:
+    """What to call the two sides: the targets, and what differs where those are the same."""
+    if a.target != b.target:
+        return a.target, b.target
+    differing = [
+        (name, first, second)
+        for name, first, second in (
+            ("dtype", a.dtype, b.dtype),
+            ("width", a.width, b.width),
+            ("batch", a.batch, b.batch),
+            ("seeds", a.seeds, b.seeds),
+            *(
+                (key, a.settings.get(key), b.settings.get(key))
+                for key in ("init", "draws", "input")
+            ),
+        )
+        if first != second
+    ]
+    if not differing:
+        return a.target, b.target
+    words = [", ".join(f"{name} {d[side]}" for name, *d in differing) for side in (0, 1)]
+    return f"{a.target} with {words[0]}", words[1]
 
 
 def _at(column: Column, rows: tuple[int, ...]) -> FloatArray:

@@ -199,6 +199,7 @@ class _Watcher:
             run.statistics("gate"), depth * per_block, members, width_axis(network.layout)
         )
         self._counter, self._members, self._done = counter, members, 0
+        self._depth, self.lost = depth, np.zeros(members, bool)
 
     def progress(self, done: int, total: int) -> None:
         self._counter.add((done - self._done) * self._members)
@@ -206,6 +207,16 @@ class _Watcher:
 
     def state(self, block: int, h: Tensor) -> None:
         self.rivers["state"].see(block, h)
+        if block == self._depth:
+            self.lost = h.reshape(self._members, -1).isnan().any(1).cpu().numpy()
+
+    def forget_lost_gradients(self) -> None:
+        """Make the gradient river of a member NaN where its last state has a NaN.
+
+        Autograd gives numbers there too: comparisons with NaN open and close gates at will.
+        """
+        for statistic, values in self.rivers["gradient"].values.items():
+            values[:, self.lost] = 1.0 if statistic == "nonfinite" else np.nan
 
     def gradient(self, block: int, g: Tensor) -> None:
         self.rivers["gradient"].see(block, g)
@@ -262,6 +273,7 @@ def _measure_ensemble(
         memory=run.memory,
         threads=cores,
     )
+    watcher.forget_lost_gradients()
     sites = _sites(networks[0].depth, networks[0].layers.activations)
     rows = {
         role: tuple(site.index for site in sites if site.role == role)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,9 @@ def plot(profile: Profile, ax: Any = None, seed: int | None = None) -> Any:
             shown = values if seed is None else values[:, [seed]]
             _curve(ax, np.array(blocks), shown, label, colour, backward=name == "gradient_rms")
     ax.set(xlabel="block", ylabel="RMS", yscale="log")
-    ax.set_title(profile.equation or profile.target, fontsize="small")
+    title = profile.equation or profile.target
+    ax.set_title("\n".join(textwrap.wrap(title, 72)), fontsize="small")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     if ax.get_legend_handles_labels()[0]:
         ax.legend()
     return ax

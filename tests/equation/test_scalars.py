@@ -27,7 +27,7 @@ class _Floats(ast.NodeTransformer):
 def by_python(text: str, scope: dict[str, float]) -> Any:
     """The slow, obvious reference: Python evaluates the canonical text, with floats only."""
     tree = _Floats().visit(ast.parse(text, mode="eval"))
-    names = {name: getattr(math, name) for name in ("sqrt", "exp", "log", "pi")}
+    names = {name: getattr(math, name) for name in ("sqrt", "exp", "log", "pi", "floor", "ceil")}
     return eval(compile(tree, "", "eval"), {"abs": abs, "min": min, "max": max} | names | scope)
 
 

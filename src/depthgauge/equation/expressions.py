@@ -298,6 +298,8 @@ class Reader:
             advice = f"write {name} * (...) for a product"
             return self.side.error(f"'{name}' is not a function: {advice}", func)
         near = nearest(name, [*_FUNCTIONS, *scope.functions])
+        if name.startswith("W"):
+            near = f": weight layers are W, W1 and W_name, so write W_{name[1:]}(...)"
         return self.side.error(
             f"unknown function '{name}'" + (near or f": define it before ({name}(x) = ...)"), func
         )

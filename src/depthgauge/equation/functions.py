@@ -24,6 +24,8 @@ SCALAR_FUNCTIONS: Final[dict[str, int | None]] = {
     "abs": 1,
     "min": None,
     "max": None,
+    "floor": 1,
+    "ceil": 1,
 }
 
 ACTIVATIONS: Final[dict[str, dict[str, Option]]] = {

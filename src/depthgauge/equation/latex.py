@@ -165,6 +165,8 @@ def _scalar(scalar: Scalar) -> Formula:
             return rf"\sqrt{{{to_latex(of)}}}", ATOM
         case Function("abs", (of,)):
             return rf"\left|{to_latex(of)}\right|", ATOM
+        case Function("floor" | "ceil" as name, (of,)):
+            return rf"\left\l{name} {to_latex(of)} \right\r{name}", ATOM
         case Function(name, arguments):
             return _applied(f"\\{name}", arguments), POWER
     assert_never(scalar)

@@ -33,6 +33,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
     "abs": abs,
     "min": min,
     "max": max,
+    "floor": math.floor,
+    "ceil": math.ceil,
 }
 #: What each operation takes, said when it got something else.
 _TAKES: Final[Mapping[str, str]] = {

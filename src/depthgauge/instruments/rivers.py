@@ -67,7 +67,7 @@ def nonfinite(x: Tensor) -> list[float]:
 
 
 def mean(x: Tensor) -> list[float]:
-    found: list[float] = x.mean(-1).tolist()
+    found: list[float] = x.mean(-1, dtype=torch.float64).tolist()  # a float32 sum may overflow
     return found
 
 

@@ -36,7 +36,7 @@ def choose(layers: Sequence[Layer], inits: Mapping[str, Init]) -> dict[str, Init
         if name != "default" and name not in words:
             known = ", ".join(dict.fromkeys([*(layer.name for layer in layers), "default"]))
             raise NetworkError(
-                f"init names '{name}', but the block has {known}{nearest(name, words)}"
+                f"init names '{name}', but the block has {known}{nearest(name, known.split(', '))}"
             )
     chosen = {}
     for layer in layers:

@@ -74,7 +74,7 @@ def quoted(name: str, value: float, printed: str) -> Claim:
     return Claim(name, value, min=float(figure - half), max=float(figure + half))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SuiteResult:
     """What one run of a suite measured.
 
@@ -88,6 +88,10 @@ class SuiteResult:
     claims: tuple[Claim, ...]
     lessons: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        word = "PASS" if self.passed else "FAIL"
+        return f"<SuiteResult of {self.suite}: {word}, {len(self.claims)} claims>"
 
     @property
     def passed(self) -> bool:
