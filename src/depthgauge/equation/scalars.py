@@ -33,8 +33,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
     "abs": abs,
     "min": min,
     "max": max,
-    "floor": math.floor,
-    "ceil": math.ceil,
+    "floor": lambda x: float(math.floor(x)),
+    "ceil": lambda x: float(math.ceil(x)),
 }
 #: What each operation takes, said when it got something else.
 _TAKES: Final[Mapping[str, str]] = {
