@@ -9,13 +9,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from depthgauge.equation.nodes import Block
 from depthgauge.errors import NetworkError, SpecificationError, TargetError, nearest
-from depthgauge.network.spec import Network
+from depthgauge.network.spec import Network, whole_number
 from depthgauge.sites import QUANTITIES
 
 #: Precisions a network may run in. Statistics are in float32 or wider always.
@@ -35,6 +34,9 @@ def _quantity(river: str, statistic: str) -> str:
         return "nonfinite_fraction" if river == "state" else "gradient_nonfinite_fraction"
     return f"{river}_{statistic}"
 
+
+#: More examples than anybody measures; a typing slip.
+LARGEST_BATCH: Final = 100_000_000
 
 #: What each quantity is made of: (which river or the gates, statistic).
 PARTS: Final[dict[str, tuple[str, str]]] = {
@@ -57,6 +59,13 @@ PRESETS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+def memory_of(memory: int) -> int:
+    size = whole_number(memory)
+    if size is None or size < 1:
+        raise SpecificationError(f"memory is {memory!r}, expected a whole number of bytes")
+    return size
+
+
 def network_of(target: object, given: Mapping[str, Any]) -> Network:
     changes = {name: value for name, value in given.items() if value is not None}
     if isinstance(target, Network):
@@ -70,26 +79,23 @@ def network_of(target: object, given: Mapping[str, Any]) -> Network:
 
 
 def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
-    if isinstance(seed, int) and not isinstance(seed, bool):
-        seeds: tuple[int, ...] = (seed,)
-        axis = False
+    one = whole_number(seed)
+    if one is not None:
+        each: list[int | None] = [one]
     else:
-        try:
-            seeds, axis = tuple(seed), True  # type: ignore[arg-type]
-        except TypeError:
-            seeds, axis = (), True
-    whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) for s in seeds)
-    if not seeds or not whole or min(seeds) < 0:
+        each = [whole_number(s) for s in seed] if isinstance(seed, Iterable) else []
+    seeds = tuple(s for s in each if s is not None)
+    if not seeds or len(seeds) < len(each) or min(seeds) < 0:
         raise SpecificationError(
             f"seed is {seed!r}, expected a whole number of at least 0 or several of them"
         )
     if len(set(seeds)) < len(seeds):
         raise SpecificationError(f"seed is {seed!r}, which names a seed twice; name each once")
-    return tuple(int(s) for s in seeds), axis
+    return seeds, one is None
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
-    name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else dtype
+    name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else str(dtype)
     if name not in DTYPES:
         raise SpecificationError(
             f"dtype is '{name}', expected one of {', '.join(DTYPES)}{nearest(str(name), DTYPES)}"
@@ -105,7 +111,7 @@ def device_of(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).split("\n")[0].split(". ")[0]
         raise SpecificationError(
             f"device is '{device}', which this PyTorch cannot use ({reason}); try cpu"
@@ -117,6 +123,11 @@ def device_of(device: str | torch.device) -> torch.device:
 
 def batch_of(batch: int | Tensor, networks: Sequence[Network]) -> int | Tensor:
     if isinstance(batch, Tensor):
+        if batch.is_complex() or batch.layout != torch.strided or batch.device.type == "meta":
+            raise NetworkError(
+                f"batch is a tensor of {batch.dtype}, {batch.layout}, on {batch.device}; give "
+                f"real numbers in an ordinary tensor"
+            )
         for network in networks:
             if batch.shape[1:] != network.state_shape or not len(batch):
                 sizes = {"rows": "width", "tokens": "tokens and width", "images": "width and size"}
@@ -126,14 +137,21 @@ def batch_of(batch: int | Tensor, networks: Sequence[Network]) -> int | Tensor:
                     f"{sizes[network.layout]} of the data"
                 )
         return batch.detach()
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+    examples = whole_number(batch)
+    if examples is None or not 1 <= examples <= LARGEST_BATCH:
+        said = repr(batch) if len(repr(batch)) < 40 else f"of type {type(batch).__name__}"
         raise SpecificationError(
-            f"batch is {batch!r}, expected a whole number of examples, at least 1, or a tensor"
+            f"batch is {said}, expected a whole number of examples from 1 to {LARGEST_BATCH}, or "
+            f"a tensor"
         )
-    return batch
+    return examples
 
 
 def quantities_of(instruments: str | Iterable[str]) -> tuple[str, ...]:
+    if not isinstance(instruments, Iterable):
+        raise SpecificationError(
+            f"instruments is {instruments!r}, expected a preset or names of instruments"
+        )
     asked = [instruments] if isinstance(instruments, str) else list(instruments)
     asked = [name for word in asked for name in str(word).split(",")]
     known = (*PRESETS, *INSTRUMENTS, *QUANTITIES)

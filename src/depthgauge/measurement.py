@@ -23,6 +23,7 @@ from depthgauge.arguments import (
     device_of,
     dtype_name,
     dtype_of,
+    memory_of,
     network_of,
     quantities_of,
     seeds_of,
@@ -42,7 +43,7 @@ from depthgauge.network.stream import (
     signature,
     stream,
 )
-from depthgauge.network.threads import threads
+from depthgauge.network.threads import inside, threads
 from depthgauge.profile import Column, Profile
 from depthgauge.sites import QUANTITIES, Site
 
@@ -50,6 +51,9 @@ Progress = Callable[[int, int], None]
 
 #: Elements of the states in one batched pass, at most: more do not stay in a core's cache.
 BATCHED_ELEMENTS: Final = 2**17
+
+#: Multiplications of one product from which it is worth sharing among PyTorch's threads.
+SHARED_PRODUCT: Final = 2**22
 
 #: Elements of the states in one pass from which passes run in threads.
 THREADED_ELEMENTS: Final = 2**15
@@ -131,6 +135,8 @@ def measure_all(
     Scales, initialisers and seeds do not change a tree's shape, so a sweep over them is one batched
     pass. The profiles come in the order of ``networks``. Arguments as in ``measure``.
     """
+    for network in networks:
+        network_of(network, {})
     seeds, seed_axis = seeds_of(seed)
     run = _Run(
         seeds=seeds,
@@ -139,11 +145,13 @@ def measure_all(
         dtype=dtype_of(dtype),
         device=device_of(device),
         quantities=quantities_of(instruments),
-        memory=memory,
+        memory=memory_of(memory),
     )
     groups: dict[object, list[int]] = {}
     for i, network in enumerate(networks):
-        groups.setdefault(signature(network), []).append(i)
+        # A scalar that differs between members is a tensor, which in half precision rounds.
+        alone = i if run.dtype.itemsize < 4 else None
+        groups.setdefault((signature(network), alone), []).append(i)
     counter = _Counter(sum(2 * network.depth for network in networks) * len(seeds), progress)
     profiles: dict[int, Profile] = {}
     for group in groups.values():
@@ -231,21 +239,22 @@ def _measure_members(
     """Members of one shape: as many in a batched pass as stay in the processor's cache, and the
     passes shared among threads, each with its members' draws, products and statistics.
 
-    PyTorch's own threads would share each product instead, and wait for one another in between.
+    PyTorch's own threads would share each product instead, and wait for one another in between;
+    that is for products so large that it pays.
     """
-    elements = elements_of(members[0][0], run.batch)
+    network, elements = members[0][0], elements_of(members[0][0], run.batch)
     cores = torch.get_num_threads() if run.device.type == "cpu" else 1
     if cores > 1 and min(elements, BATCHED_ELEMENTS) * len(members) < cores * THREADED_ELEMENTS:
         cores = 1  # so small that threads would wait for the interpreter
     at_once = max(1, min(BATCHED_ELEMENTS // elements, math.ceil(len(members) / cores)))
     parts = [members[i : i + at_once] for i in range(0, len(members), at_once)]
-    cores = min(cores, len(parts)) if elements * at_once <= BATCHED_ELEMENTS else 1
-    if cores == 1:
-        found = [_measure_ensemble(part, run, counter, None) for part in parts]
+    large = elements * at_once * network.width >= SHARED_PRODUCT and len(parts) < cores
+    if large or inside() or run.device.type != "cpu":
+        found = [_measure_ensemble(part, run, counter) for part in parts]
     else:
-        share = dataclasses.replace(run, memory=run.memory // cores)
-        pool = threads("passes", cores)
-        futures = [pool.submit(_measure_ensemble, part, share, counter, 1) for part in parts]
+        cores = min(cores, len(parts))
+        share, pool = dataclasses.replace(run, memory=run.memory // cores), threads("passes", cores)
+        futures = [pool.submit(_measure_ensemble, part, share, counter) for part in parts]
         try:
             found = [future.result() for future in futures]
         except BaseException:  # an interrupt too: the others end at their next block
@@ -260,7 +269,7 @@ def _measure_members(
 
 
 def _measure_ensemble(
-    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter, cores: int | None
+    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter
 ) -> dict[str, Column]:
     networks, seeds = zip(*members, strict=True)
     watcher = _Watcher(networks[0], run, len(members), counter)
@@ -271,7 +280,6 @@ def _measure_ensemble(
         dtype=run.dtype,
         device=run.device,
         memory=run.memory,
-        threads=cores,
     )
     watcher.forget_lost_gradients()
     sites = _sites(networks[0].depth, networks[0].layers.activations)
@@ -355,7 +363,7 @@ def stream_document(network: Network) -> dict[str, Any]:
         "norm_at": list(found.norm_at),
         "skip": found.skip,
         "placement": found.placement,
-        "m": list(found.m) * network.depth if network.depth <= 1024 else list(found.m),
+        "m": list(found.m) * network.depth,
         "segments": 1,
         "states": network.depth + 1,
     }

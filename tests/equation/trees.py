@@ -179,8 +179,9 @@ class Grower:
             bound = self.value(depth)
             self.values.append(name)
             return Let(name, bound)
-        if kind == "scalar":
-            name, scalar = self.pick("a", "b", "beta_2"), self.scalar()
+        fresh = [name for name in ("a", "b", "beta_2") if name not in self.scalars]
+        if kind == "scalar" and fresh:  # a scalar is bound once
+            name, scalar = self.pick(*fresh), self.scalar()
             self.scalars.append(name)
             return Let(name, scalar)
         unused = [name for name in ("F", "G", "branch") if name not in self.functions]

@@ -86,6 +86,12 @@ def test_what_is_not_finite_is_counted(values: list[float], expected: dict[str, 
         assert found[name][0] == value
 
 
+def test_quantiles_are_elements_at_the_published_shares() -> None:
+    x = torch.randperm(1000, generator=torch.Generator().manual_seed(0)).double() + 1
+    found = measured(-x)
+    assert [found[name][0] for name in ("q01", "q50", "q99", "q999")] == [10, 500, 990, 999]
+
+
 def test_nan_is_never_silent() -> None:
     found = measured(torch.tensor([1.0, math.nan, 2.0]))
     for name in ("rms", "mean", "max", "q999"):

@@ -38,6 +38,13 @@ BAD = [
     (dict(equation="h + W1(h)*sqrt(4 - l)", depth=5), "sqrt"),
     (dict(equation="h + W1(h, init='he')", init={"W1": "lecun"}), "initialised twice"),
     (dict(equation="h + dropout(W1(h), p=1/n*n)"), "p=1; give a share in [0, 1)"),
+    (dict(equation="h + leaky_relu(W1(h), slope=0.1*max(l, 2))"), "uses l, but it has to be"),
+    (dict(equation="u = gain(1); h + W2(u*W1(h, out=2*n)) + u*h"), "beside widths 128 and 64"),
+    (dict(equation="h + conv5(h, padding='circular')", size=1), "but the image has side 1"),
+    (dict(equation="h + W2(W1(h, out=1e18))"), "a size is at most 10,000,000"),
+    (dict(equation="h + conv999(h)"), "a kernel has side 999"),
+    (dict(init=["he"]), "init is ['he'], expected an initialiser or a table"),
+    (dict(init={"W1": 5}), "init of W1 is 5, expected an initialiser such as"),
 ]
 
 
@@ -74,6 +81,22 @@ def test_free_scalars_stand_beside_the_equation() -> None:
         Network("h + a*W1(h)")
     with pytest.raises(NetworkError, match="beside a parsed equation"):
         Network(network.block, scalars={"a": 1})
+
+
+def test_the_most_specific_initialiser_is_chosen() -> None:
+    network = Network(
+        "h + W2(W1(h)) + attention(h) + W(h)",
+        init={"W1": "he", "W": "orthogonal", "attention.o": "zeros", "default": "xavier"},
+    )
+    assert {name: init.kind for name, init in network.chosen.items()} == {
+        "W1": "he",
+        "W2": "orthogonal",
+        "attention.1.q": "xavier",
+        "attention.1.k": "xavier",
+        "attention.1.v": "xavier",
+        "attention.1.o": "zeros",
+        "W.1": "orthogonal",
+    }
 
 
 def test_anonymous_weights_count_by_word() -> None:

@@ -1,16 +1,23 @@
 """Streaming against one autograd pass over an ordinary module that keeps everything."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from depthgauge.errors import NetworkError
+from depthgauge.measurement import measure, measure_all
 from depthgauge.network.activations import Gate
 from depthgauge.network.spec import Network
-from depthgauge.network.stream import Ensemble, stream
+from depthgauge.network.stream import Ensemble, Plan, _Stream, plan, stream
 from tests.network.references import EQUATIONS, both_rivers, keyed_input
 
 EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
@@ -65,7 +72,42 @@ def check(keeper: Keeper, states: list[Tensor], gradients: list[Tensor]) -> None
         assert torch.allclose(keeper.gradients[block], g, **EXACT)
 
 
-@pytest.mark.parametrize("memory", [2**30, 1], ids=["whole", "one block a segment"])
+SIZES = {"depth": 1000, "state": 32_000, "weights": 32_000, "results": 96_000}
+
+
+def test_what_fits_is_one_segment_and_what_does_not_is_several() -> None:
+    assert plan(**SIZES, memory=2**28) == Plan(1000, 1000)
+    assert plan(**SIZES, memory=2**26).segment < 200
+    assert plan(**SIZES, memory=1) == Plan(0, 16)  # sqrt(1000 * 32 / 128)
+
+
+@given(
+    st.integers(1, 20_000),
+    st.integers(1, 10**7),
+    st.integers(0, 10**7),
+    st.integers(1, 10**8),
+    st.integers(1, 10**10),
+)
+def test_the_plan_keeps_to_the_memory_where_anything_can(
+    depth: int, state: int, weights: int, results: int, memory: int
+) -> None:
+    found = plan(depth=depth, state=state, weights=weights, results=results, memory=memory)
+    block = weights + results
+    assert 1 <= found.segment <= depth
+    used = found.segment * block + state * depth / found.segment
+    least = 2 * (depth * state * block) ** 0.5 + block + state
+    assert used <= max(memory, 2 * least)
+    assert used + found.keep * weights <= max(1.05 * memory, 2 * least) or found.segment == depth
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_the_smallest_memory_really_runs_in_segments(name: str) -> None:
+    ensemble = Ensemble((network(name),), (0,))
+    run = _Stream(ensemble, Keeper(), 5, torch.float64, torch.device("cpu"), 1)
+    assert len(run._segments()) > 1
+
+
+@pytest.mark.parametrize("memory", [2**30, 1], ids=["whole", "in segments"])
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_both_rivers_are_those_of_an_ordinary_module(name: str, memory: int) -> None:
     check(keep(network(name), memory=memory), *both_rivers(network(name)))
@@ -179,18 +221,90 @@ def test_a_given_batch_is_used_as_it_is() -> None:
     assert torch.allclose(several.states[6][0], keeper.states[6], **EXACT)
 
 
-def test_the_number_of_threads_is_put_back_also_after_an_error() -> None:
-    class Broken(Keeper):
-        def gradient(self, block: int, g: Tensor) -> None:
-            raise RuntimeError("stop")
+def test_dropout_scales_what_it_keeps_and_follows_the_seed() -> None:
+    dropped = keep(Network("dropout(h, p=0.5)", depth=1, width=8), (0, 1), batch=64)
+    kept = dropped.states[1] != 0
+    assert torch.equal(dropped.states[1][kept], 2 * dropped.states[0][kept])
+    assert abs(kept.double().mean().item() - 0.5) < 4 * 0.5 / 1024**0.5
+    assert not torch.equal(kept[0], kept[1])
 
+
+@pytest.mark.parametrize("option", ["slope", "alpha", "eps", "heads", "p", "groups"])
+def test_networks_that_differ_in_an_option_do_not_share_a_program(option: str) -> None:
+    equation, values = {
+        "slope": ("h + W(leaky_relu(h, slope=s))", (0.01, 0.9)),
+        "alpha": ("h + W(elu(h, alpha=s))", (0.5, 2)),
+        "eps": ("h + W(rmsnorm(h, eps=s))", (0.1, 2)),
+        "heads": ("h + attention(h, heads=s)", (1, 4)),
+        "p": ("h + W(dropout(h, p=s))", (0.1, 0.6)),
+        "groups": ("h + W(groupnorm(h, groups=s))", (1, 4)),
+    }[option]
+    nets = [Network(equation, depth=3, width=8, scalars={"s": v}) for v in values]
+    with pytest.raises(NetworkError, match="equations of one shape"):
+        Ensemble(tuple(nets), (0, 0))
+    together = measure_all(nets, 4, dtype="float64")
+    for net, profile in zip(nets, together, strict=True):
+        assert profile["state_rms"] == pytest.approx(measure(net, 4, dtype="float64")["state_rms"])
+
+
+def test_an_initialiser_that_uses_l_differs_from_block_to_block() -> None:
+    beside = Network("h + W(h)", depth=4, width=8, init="normal(1/l)")
+    inside = Network("h + W(h, init='normal(1/l)')", depth=4, width=8)
+    assert torch.equal(keep(beside).states[4], keep(inside).states[4])
+    stds = [block.get_submodule("W.1").weight.std() for block in beside.module().blocks]  # type: ignore[union-attr]
+    assert stds[3] < 0.5 * stds[0]
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "h + sigmoid(scalar(0))*W(h)",
+        "h + tanh(gain(0.5))*W(h)",
+        "h + dropout(scalar(1), p=0.5)*W(h)",
+    ],
+)
+def test_a_learnable_number_can_be_a_gate(equation: str) -> None:
+    net = Network(equation, depth=3, width=8)
+    several = keep(net, (0, 1))
+    if "dropout" not in equation:
+        states, gradients = both_rivers(net)
+        check(keep(net), states, gradients)
+    assert torch.allclose(several.states[3][0], keep(net).states[3], **EXACT)
+
+
+def test_a_scale_beyond_the_range_overflows_as_a_result() -> None:
+    keeper = keep(Network("h + 1e39*W(h)", depth=1, width=8), dtype=torch.float32)
+    assert not keeper.states[1].isfinite().any()
+    assert keep(Network("h + 1e39*W(h)", depth=1, width=8)).states[1].isfinite().all()
+
+
+def test_a_batch_of_one_with_a_constant_that_differs() -> None:
+    nets = [Network(f"h + W({s} + W1(h))", depth=2, width=8) for s in (1, 4)]
+    together = keep(nets, (0, 0), batch=1)
+    for e, net in enumerate(nets):
+        assert torch.allclose(together.states[2][e], keep(net, batch=1).states[2], **EXACT)
+
+
+def test_streaming_leaves_the_number_of_threads_alone() -> None:
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        keep(network("plain"))
-        assert torch.get_num_threads() == 2
-        with pytest.raises(RuntimeError, match="stop"):
-            stream(Ensemble((network("plain"),), (0,)), Broken(), batch=5)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    measure(network("plain"), 5, seed=range(3))
+    seen: list[int] = []
+    other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert torch.get_num_threads() == before
+    assert seen == [before]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_can_measure() -> None:
+    code = """
+import os, depthgauge as dg
+dg.measure("h + W(h)", 4, depth=2, width=4)
+child = os.fork()
+if child == 0:
+    dg.measure("h + W(h)", 4, depth=2, width=4, seed=range(2))
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -182,6 +182,8 @@ def _let(name: str, target: Side, side: Side, scope: Scope) -> Let:
         raise target.error(f"'{name}' is a {scope.names[name]} before and cannot become a {kind}")
     if name in scope.unused:
         raise target.error(f"the scalar '{name}' is given beside the equation and assigned here")
+    if kind == "scalar" and name in scope.names:
+        raise target.error(f"the scalar '{name}' is bound before: give this one another name")
     scope.names[name] = "scalar" if kind == "scalar" else "value"
     return _not_deep(side, Let(name, bound))
 

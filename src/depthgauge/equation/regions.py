@@ -83,7 +83,7 @@ def graph(block: Block) -> tuple[list[Op], list[int]]:
             case Call(name, arguments):
                 given = [read(argument, names) for argument in arguments]
                 inside = dict(zip(definitions[name].parameters, given, strict=True))
-                return read(definitions[name].body, names | inside)
+                return read(definitions[name].body, outside | inside)
         inputs = tuple(read(child, names) for child in children(value) if _is_value(child))
         rest = [getattr(value, field.name) for field in fields(value)]
         key = type(value), tuple(part for part in rest if not _is_value(part)), inputs
@@ -91,17 +91,18 @@ def graph(block: Block) -> tuple[list[Op], list[int]]:
             known[key] = put(value, inputs)
         return known[key]
 
-    names = {INITIAL: put(Initial()), STATE: put(State())}
+    # What a definition sees beside its parameters: the statements' names, not its caller's.
+    outside = {INITIAL: put(Initial()), STATE: put(State())}
     updates: list[int] = []
     for statement in _numbered(block).statements:
         if isinstance(statement, Define):
             definitions[statement.name] = statement
         elif isinstance(statement, Let):
             if not isinstance(statement.bound, SCALARS):
-                names[statement.name] = read(statement.bound, names)
+                outside[statement.name] = read(statement.bound, outside)
         else:
-            updates.append(read(statement.value, names))
-            names[STATE] = put(State())
+            updates.append(read(statement.value, outside))
+            outside[STATE] = put(State())
     return ops, updates
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -57,6 +57,10 @@ LAYOUT_AXES: dict[Layout, tuple[str, ...]] = {
     "tokens": ("batch", "tokens", "width"),
     "images": ("batch", "width", "space", "space"),
 }
+
+
+#: More channels, or a larger kernel, than anybody measures; a typing slip, not a layer.
+LARGEST_SIZE, LARGEST_KERNEL = 10_000_000, 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def layers_of(block: Block, width: int, scope: Mapping[str, float]) -> Layers:
                 if isinstance(bound, SCALARS):
                     reader.let(name, bound)
                 else:
-                    reader.locals[name] = reader.width_of(bound)
+                    reader.bind(name, bound)
             case Define():
                 reader.definitions[statement.name] = statement
             case _:
@@ -197,6 +201,9 @@ class _Shapes:
     width: int
     scope: dict[str, float]
     locals: dict[str, int | None] = field(default_factory=dict)
+    parameters: dict[str, int | None] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
     definitions: dict[str, Define] = field(default_factory=dict)
     weights: dict[str, Layer] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
@@ -204,6 +211,10 @@ class _Shapes:
     batch_norms: dict[str, int] = field(default_factory=dict)
     elements: int = 0
     words: Counter[str] = field(default_factory=Counter)
+
+    def bind(self, name: str, bound: Value) -> None:
+        self.locals[name] = self.width_of(bound)
+        self.values[name] = bound
 
     def let(self, name: str, bound: Scalar) -> None:
         # A scalar that uses l has a value per block; a shape that uses it fails in whole().
@@ -221,6 +232,10 @@ class _Shapes:
                 f"{what} = {to_text(scalar)} has no value that every block shares "
                 f"({error.message}); use n, L, depth and numbers"
             ) from None
+        if value > LARGEST_SIZE:
+            raise NetworkError(
+                f"{what} = {to_text(scalar)} is {value:g}, but a size is at most {LARGEST_SIZE:,}"
+            )
         if value < 1 or value != int(value):
             raise NetworkError(
                 f"{what} = {to_text(scalar)} is {value:g}, but a size is a whole number of at "
@@ -239,7 +254,7 @@ class _Shapes:
             case State() | Initial():
                 return self.width
             case Local(name):
-                return self.locals[name]
+                return self.parameters[name] if name in self.parameters else self.locals[name]
             case Constant():
                 return None
             case LearnedScalar(initial, name):
@@ -260,6 +275,10 @@ class _Shapes:
             case Linear(name, inner, out, init, bias):
                 return self._weight(Layer(name, (name, "W"), (), init, bias), inner, out)
             case Convolution(kernel, inner, out, init, bias):
+                if kernel > LARGEST_KERNEL:
+                    raise NetworkError(
+                        f"a kernel has side {kernel}, but it is at most {LARGEST_KERNEL}"
+                    )
                 aliases = (value.name, f"conv{kernel}", "conv")
                 shape = (kernel, kernel)
                 layer = Layer(value.name, aliases, shape, init, bias, value.padding)
@@ -270,11 +289,14 @@ class _Shapes:
                 return self._norm(value)
             case Call(name, arguments):
                 definition = self.definitions[name]
-                outer = self.locals
                 bound = [self.width_of(argument) for argument in arguments]
-                self.locals = {**outer, **dict(zip(definition.parameters, bound, strict=True))}
+                outer = self.parameters, self.values
+                # A definition sees its parameters and the statements' names, not its caller's.
+                self.parameters = dict(zip(definition.parameters, bound, strict=True))
+                given = dict(zip(definition.parameters, arguments, strict=True))
+                self.values = {**self.values, **{n: v for n, v in given.items() if v != Local(n)}}
                 width = self.width_of(definition.body)
-                self.locals = outer
+                self.parameters, self.values = outer
                 return width
 
     def _together(self, value: Add | Product, left: Value, right: Value) -> int | None:
@@ -293,25 +315,38 @@ class _Shapes:
 
     def settle(self, value: Value, width: int | None) -> None:
         """Tell the gains inside a value that fits any width which width it stands beside."""
+        if width is None or not self._flexible(value):
+            return
         match value:
-            case LearnedGain(initial, name) if width is not None:
+            case LearnedGain(initial, name):
+                if self.settled.setdefault(name, width) != width:
+                    raise NetworkError(
+                        f"'{to_text(value)}' stands beside widths {self.settled[name]} and "
+                        f"{width}; write one gain for each"
+                    )
                 self.vectors[name] = Vector(name, (width,), initial)
+            case Local(name):
+                self.settle(self.values[name], width)
             case Add(left, right) | Product(left, right):
-                if self._flexible(left):
-                    self.settle(left, width)
-                if self._flexible(right):
-                    self.settle(right, width)
-            case Scale(_, inner) | Activation(_, inner):
-                if self._flexible(inner):
-                    self.settle(inner, width)
+                self.settle(left, width)
+                self.settle(right, width)
+            case Scale(_, inner) | Activation(_, inner) | Dropout(inner):
+                self.settle(inner, width)
             case _:
                 pass
 
     def _flexible(self, value: Value) -> bool:
-        return not any(
-            isinstance(node, State | Initial | Local | Linear | Convolution | Attention | Call)
-            for node in walk(value)
-        )
+        """Whether nothing in the value has a width of its own."""
+        for node in walk(value):
+            if isinstance(node, State | Initial | Linear | Convolution | Attention | Call):
+                return False
+            if isinstance(node, Local) and not self._flexible_name(node.name):
+                return False
+        return True
+
+    def _flexible_name(self, name: str) -> bool:
+        widths = self.parameters if name in self.parameters else self.locals
+        return widths[name] is None
 
     def _need(self, value: Value, what: str) -> int:
         width = self.width_of(value)
@@ -381,15 +416,3 @@ def activation_name(kind: str, seen: Counter[str]) -> str:
     """The name of the next activation of this kind in the order of evaluation: ``relu.1``."""
     seen[kind] += 1
     return f"{kind}.{seen[kind]}"
-
-
-def scalars_in(block: Block) -> Iterator[Scalar]:
-    """Every scalar that multiplies or is added in the forward pass, in order of evaluation."""
-    for node in walk(block):
-        match node:
-            case Scale(factor):
-                yield factor
-            case Constant(scalar):
-                yield scalar
-            case _:
-                pass

@@ -152,6 +152,9 @@ class _ModuleContext:
         result: Tensor = residual + scale * self.apply(name, x)
         return result
 
+    def tensor(self, x: Coefficient) -> Tensor:
+        return x if isinstance(x, Tensor) else self.h.new_tensor(x)
+
     def vector(self, name: str) -> Tensor:
         vector = self._block.get_parameter(name)
         if not vector.dim():

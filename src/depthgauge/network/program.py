@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -30,6 +30,7 @@ from depthgauge.equation.nodes import (
     Convolution,
     Define,
     Dropout,
+    Init,
     Initial,
     LearnedGain,
     LearnedScalar,
@@ -82,6 +83,10 @@ class Context(Protocol):
         """``residual + scale * layer(x)``."""
         ...
 
+    def tensor(self, x: Coefficient) -> Tensor:
+        """``x`` as a tensor that broadcasts against a state, also where it is one number."""
+        ...
+
     def vector(self, name: str) -> Coefficient:
         """A learnable scalar or per-channel vector, shaped to multiply a state."""
         ...
@@ -103,15 +108,24 @@ Step: TypeAlias = Callable[[Any], Any]
 class Program:
     """The compiled block. ``scope`` holds ``L, depth, n, pi``; ``l`` comes with each block."""
 
-    def __init__(self, layers: Layers, layout: Layout, scope: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        layers: Layers,
+        layout: Layout,
+        scope: Mapping[str, float],
+        inits: Iterable[Init] = (),
+    ) -> None:
         compiler = _Compiler(layout, dict(scope))
         self._steps = [compiler.statement(s) for s in layers.block.statements]
         self._script = compiler.script
         #: Norms over the batch by name: what a trained module keeps running statistics for.
         self.batch_norms = compiler.batch_norms
         self._scope = dict(scope)
-        #: Whether a scalar anywhere in the block differs between blocks.
-        self.varies = Symbol("l") in walk(layers.block)
+        #: The values of all options (slopes, eps, heads): they are compiled in.
+        self.options = tuple(compiler.options)
+        #: Whether a scalar anywhere in the block or its initialisers differs between blocks.
+        nodes: tuple[Node, ...] = (layers.block, *inits)
+        self.varies = any(Symbol("l") in walk(node) for node in nodes)
         self._same: tuple[list[float], dict[str, float]] | None = None
 
     def coefficients(self, block: int) -> tuple[list[float], dict[str, float]]:
@@ -155,12 +169,16 @@ class _Compiler:
     words: Counter[str] = field(default_factory=Counter)
     calls: int = 0
     batch_norms: dict[str, Standardise] = field(default_factory=dict)
+    varying: set[str] = field(default_factory=set)
+    options: list[float] = field(default_factory=list)
 
     # ------------------------------------------------------------------------ statements
 
     def statement(self, statement: Let | Define | Update) -> Step:
         match statement:
             case Let(name, bound) if isinstance(bound, SCALARS):
+                if self.uses_l(bound):
+                    self.varying.add(name)
                 self.script.append((name, bound))
                 return lambda context: None
             case Let(name, bound):
@@ -202,18 +220,21 @@ class _Compiler:
             for name, option in options
         }
 
+    def uses_l(self, scalar: Scalar) -> bool:
+        """Whether the scalar differs between blocks, through the names it uses too."""
+        names = {node.name for node in walk(scalar) if isinstance(node, Symbol)}
+        return bool(names & {"l", *self.varying})
+
     def _number(self, scalar: Scalar, what: str) -> float:
-        lets: Script = [(name, bound) for name, bound in self.script if name]
-        first, second = (
-            evaluate(scalar, run_script(lets, {**self.scope, "l": block})[1])
-            for block in (1.0, 2.0)
-        )
-        if first != second:
+        if self.uses_l(scalar):
             raise NetworkError(
                 f"{what} = {to_text(scalar)} uses l, but it has to be the same in every block; "
                 f"write a multiplier that uses l instead"
             )
-        return first
+        lets: Script = [(n, bound) for n, bound in self.script if n and n not in self.varying]
+        value = evaluate(scalar, run_script(lets, dict(self.scope))[1])
+        self.options.append(value)
+        return value
 
     # ---------------------------------------------------------------------------- values
 
@@ -253,7 +274,7 @@ class _Compiler:
                 share = self._number(p, "p of dropout")
                 if not 0 <= share < 1:
                     raise NetworkError(f"dropout has p={share:g}; give a share in [0, 1)")
-                return lambda context: context.drop(name, step(context), share)
+                return lambda context: context.drop(name, context.tensor(step(context)), share)
             case Call():
                 return self.call(node)
 
@@ -309,7 +330,7 @@ class _Compiler:
         name = activation_name(node.kind, self.words)
 
         def run(context: Context) -> Tensor:
-            z = step(context)
+            z = context.tensor(step(context))
             y = rule.apply(z)
             if context.observe is not None:
                 context.observe(name, rule, z, y)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from depthgauge.equation.count import Count, count
@@ -43,7 +44,7 @@ class Network:
     equation: str | Block
     depth: int = 96
     width: int = 64
-    init: Mapping[str, str | Init] | str | None = None
+    init: Mapping[str, str | Init] | str | Init | None = None
     scalars: Mapping[str, str | float | Scalar] | None = field(default=None, repr=False)
     tokens: int | None = None
     size: int | None = None
@@ -61,7 +62,19 @@ class Network:
                 f"{nearest(str(self.draws), DRAW_ORDERS)}"
             )
         # Everything that can be wrong with the equation is found here, before any tensor exists.
+        self._fits()
         _ = self.inits, self.layout, self.program
+
+    def _fits(self) -> None:
+        """Raise where circular padding would wrap an image around more than once."""
+        if self.layout != "images":
+            return
+        for layer in self.layers.weights:
+            if layer.padding == "circular" and layer.shape[-1] // 2 > self.state_shape[-1]:
+                raise NetworkError(
+                    f"{layer.name} has a kernel of side {layer.shape[-1]} with circular padding, "
+                    f"but the image has side {self.state_shape[-1]}; give a larger size"
+                )
 
     @cached_property
     def block(self) -> Block:
@@ -76,11 +89,19 @@ class Network:
 
     @cached_property
     def inits(self) -> dict[str, Init]:
-        given = {"default": self.init} if isinstance(self.init, str) else dict(self.init or {})
-        return {
-            name: init if isinstance(init, Init) else parse_init(init)
-            for name, init in given.items()
-        }
+        given = self.init or {}
+        if isinstance(given, str | Init):
+            given = {"default": given}
+        if not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given):
+            raise NetworkError(
+                f"init is {self.init!r}, expected an initialiser or a table of them by weight name"
+            )
+        for name, init in given.items():
+            if not isinstance(init, str | Init):
+                raise NetworkError(
+                    f"init of {name} is {init!r}, expected an initialiser such as 'he'"
+                )
+        return {n: i if isinstance(i, Init) else parse_init(i) for n, i in given.items()}
 
     @cached_property
     def chosen(self) -> dict[str, Init]:
@@ -142,8 +163,7 @@ class Network:
         """The block compiled to PyTorch; compiled where it is first needed."""
         from depthgauge.network.program import Program
 
-        _ = self.chosen
-        program = Program(self.layers, self.layout, self.scope)
+        program = Program(self.layers, self.layout, self.scope, self.chosen.values())
         for block in {1, self.depth}:
             program.coefficients(block)
         return program
@@ -157,6 +177,14 @@ class Network:
         return EquationNetwork(self, seed, dtype or torch.float32)
 
 
+def whole_number(value: object) -> int | None:
+    """``value`` as an int, NumPy's whole numbers too; None for a bool and everything else."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    return int(value)
+
+
 def _whole(name: str, value: object, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+    number = whole_number(value)
+    if number is None or not 1 <= number <= most:
         raise NetworkError(f"{name} is {value!r}, expected a whole number from 1 to {most}")

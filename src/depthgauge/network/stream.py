@@ -30,7 +30,7 @@ from depthgauge.network.draws import COTANGENT, INPUT, PAGE, KeyedDraws, draws
 from depthgauge.network.program import Coefficient, skeleton
 from depthgauge.network.spec import Network
 from depthgauge.network.tensors import BlockNumbers, TensorContext
-from depthgauge.network.threads import threads as threads_for
+from depthgauge.network.threads import threads
 from depthgauge.network.weights import Member, Weights
 
 #: Bytes that weights and intermediate results may take together, if the caller does not say.
@@ -38,10 +38,6 @@ MEMORY = 512 * 2**20
 
 #: Bytes of weights that are drawn in one go.
 AHEAD = 2**22
-
-#: Multiplications of one product from which PyTorch uses all its threads: for smaller ones, waking
-#: a second thread costs more than it does.
-SHARED_PRODUCT = 2**22
 
 
 def batched(items: Iterable[int], size: int) -> Iterator[tuple[int, ...]]:
@@ -96,6 +92,7 @@ def signature(network: Network) -> tuple[object, ...]:
         network.layout,
         network.state_shape,
         network.draws,
+        network.program.options,
     )
 
 
@@ -107,32 +104,57 @@ def stream(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     memory: int = MEMORY,
-    threads: int | None = None,
 ) -> None:
     """Send a state down and a gradient back through every block, with ``watcher`` looking on.
 
     ``batch``: a number of Gaussian examples, or one tensor ``(batch, ...)`` for every member. The
-    gradient at the last state is Gaussian with an RMS of exactly 1 for each member. ``threads``:
-    how many PyTorch uses meanwhile; left out, one for small products and else all.
+    gradient at the last state is Gaussian with an RMS of exactly 1 for each member.
     """
     run = _Stream(ensemble, watcher, batch, dtype, torch.device(device), memory)
-    network, before = ensemble.networks[0], torch.get_num_threads()
-    if threads is None:
-        product = len(ensemble) * elements_of(network, batch) * network.width
-        threads = before if product >= SHARED_PRODUCT else 1
-    torch.set_num_threads(threads)
-    try:
-        # The caller's modes must not reach in here: gradients are wanted, in the precision named.
-        with torch.inference_mode(False), torch.autocast(run.device.type, enabled=False):
+    # The caller's modes must not reach in here: gradients are wanted, in the precision named.
+    with torch.inference_mode(False), torch.autocast(run.device.type, enabled=False):
+        try:
             run.run()
-    finally:
-        torch.set_num_threads(before)
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            raise NetworkError(
+                f"a number of the equation is beyond the range of {str(dtype).split('.')[-1]}; "
+                f"use float64, or smaller numbers"
+            ) from error
 
 
 def elements_of(network: Network, batch: int | Tensor) -> int:
     """Numbers in the state of one network."""
     examples = batch if isinstance(batch, int) else len(batch)
     return examples * math.prod(network.state_shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``keep``: blocks whose weights stay from the first pass; ``segment``: blocks of a segment."""
+
+    keep: int
+    segment: int
+
+
+def plan(*, depth: int, state: int, weights: int, results: int, memory: int) -> Plan:
+    """Share ``memory`` bytes among kept weights, checkpoints and the segment that is run again.
+
+    ``state``, ``weights``, ``results``: bytes of one state, and of one block's weights and
+    intermediate results. With segments of s blocks the checkpoints take ``state depth / s`` and a
+    segment takes ``(weights + results) s``. Where even the best s, at which the two are equal, does
+    not fit, it is taken all the same: it is the least that a backward pass needs.
+    """
+    block = max(weights + results, 1)
+    if depth * block <= memory:
+        return Plan(depth, depth)
+    segment = max(1, int(0.25 * memory / block))
+    if state * depth / segment > 0.1 * memory:
+        segment = max(segment, round(math.sqrt(depth * state / block)))
+    segment = min(segment, depth)
+    left = memory - segment * block - state * depth / segment
+    return Plan(min(depth, max(0, int(left / max(weights, 1)))), segment)
 
 
 class _Stream:
@@ -162,31 +184,24 @@ class _Stream:
         self._context = TensorContext(network, len(ensemble), masks)
         self._kept: dict[int, BlockNumbers] = {}
         self._done = 0
-        self._plan(memory)
-
-    def _plan(self, memory: int) -> None:
-        """How many blocks keep their weights and how many blocks a segment has."""
-        network, members = self._networks[0], len(self._networks)
-        item = self._dtype.itemsize
-        state = members * elements_of(network, self._batch) * item
-        weights = members * network.layers.weight_elements * item
-        results = state * network.layers.elements // network.width
-        self._ahead = max(1, min(PAGE, AHEAD // max(weights, 1)))
-        if self._depth * (weights + results) <= memory:
-            self._keep, self._segment = self._depth, self._depth
-            return
-        self._keep = min(self._depth, int(0.65 * memory / max(weights, 1)))
-        # Checkpoints and the segment being run share the rest; neither may crowd out the other.
-        segment = int(0.25 * memory / max(weights + results, 1))
-        fewest = math.ceil(self._depth * state / max(0.1 * memory, state))
-        self._segment = min(max(segment, fewest, 1), self._depth)
+        size = len(ensemble) * dtype.itemsize
+        bytes_of_state = size * elements_of(network, batch)
+        bytes_of_weights = size * network.layers.weight_elements
+        self._plan = plan(
+            depth=network.depth,
+            state=bytes_of_state,
+            weights=bytes_of_weights,
+            results=bytes_of_state * network.layers.elements // network.width,
+            memory=memory,
+        )
+        self._ahead = max(1, min(PAGE, AHEAD // max(bytes_of_weights, 1)))
 
     # ---------------------------------------------------------------------------- numbers
 
     def _segments(self) -> list[range]:
         """Blocks of each segment, in forward order."""
-        starts = range(1, self._depth + 1, self._segment)
-        return [range(s, min(s + self._segment, self._depth + 1)) for s in starts]
+        starts = range(1, self._depth + 1, self._plan.segment)
+        return [range(s, min(s + self._plan.segment, self._depth + 1)) for s in starts]
 
     def _blocks(self, wanted: Iterable[int]) -> Iterator[BlockNumbers]:
         """The numbers of these blocks, a few drawn together.
@@ -198,19 +213,24 @@ class _Stream:
         if self._many:
             yield from chain.from_iterable(map(self._numbers, parts))
             return
+        pool = threads("draws", 1)
         waiting: deque[Future[list[BlockNumbers]]] = deque()
-        for part in parts:
-            waiting.append(threads_for("draws", 1).submit(self._numbers, part))
-            if len(waiting) > 1:
+        try:
+            for part in parts:
+                waiting.append(pool.submit(self._numbers, part))
+                if len(waiting) > 1:
+                    yield from waiting.popleft().result()
+            while waiting:
                 yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
     def _numbers(self, blocks: Sequence[int]) -> list[BlockNumbers]:
         """What is kept, and the rest drawn."""
         missing = [block for block in blocks if block not in self._kept]
         drawn = dict(zip(missing, self._draw(missing), strict=True)) if missing else {}
-        for block in missing[: max(self._keep - len(self._kept), 0)]:
+        for block in missing[: max(self._plan.keep - len(self._kept), 0)]:
             self._kept[block] = drawn[block]
         return [drawn[block] if block in drawn else self._kept[block] for block in blocks]
 
@@ -226,7 +246,7 @@ class _Stream:
         """The block's coefficients by slot, and each member's scope."""
         if self._shared:
             slots, scope = self._program.coefficients(block)
-            return [*slots], [scope] * len(self._networks)
+            return [self._within(v) for v in slots], [scope] * len(self._networks)
         each = [network.program.coefficients(block) for network in self._networks]
         by_slot = zip(*(slots for slots, _ in each), strict=True)
         return [self._spread(values) for values in by_slot], [scope for _, scope in each]
@@ -241,8 +261,14 @@ class _Stream:
             for i, vector in enumerate(self._networks[0].layers.vectors)
         }
 
+    def _within(self, value: float) -> float:
+        """A scalar past the range of the precision is infinite in it, as an overflow is."""
+        most = torch.finfo(self._dtype if self._dtype == torch.float64 else torch.float32).max
+        return value if abs(value) <= most else math.copysign(math.inf, value)
+
     def _spread(self, values: Sequence[float]) -> Coefficient:
         """One number where the members agree, else a tensor with one number a member."""
+        values = [self._within(value) for value in values]
         if all(value == values[0] for value in values):
             return values[0]
         shape = (len(values), 1, *(1,) * len(self._networks[0].state_shape))

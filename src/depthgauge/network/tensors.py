@@ -42,6 +42,7 @@ class TensorContext:
         self._layers: dict[str, Layer] = {layer.name: layer for layer in network.layers.weights}
         self._many, self._images = members > 1, network.layout == "images"
         self._sources = sources
+        self._state_axes = 1 + len(network.state_shape)
         self.index = 0
         self.h = self.h0 = _NOTHING
         self.locals: dict[str, Tensor] = {}
@@ -80,7 +81,7 @@ class TensorContext:
         if (
             self._images
             or not isinstance(residual, Tensor)
-            or residual.shape[:-1] != x.shape[:-1]
+            or residual.shape != (*x.shape[:-1], self._layers[name].shape[0])
             or f"{name}.bias" in self._weights
         ):
             result: Tensor = residual + scale * self.apply(name, x)
@@ -103,6 +104,11 @@ class TensorContext:
             each = zip(weight, biases, x, strict=True)
             return torch.stack([_conv2d(layer, w, b, image) for w, b, image in each])
         return _conv2d(layer, weight, bias, x)
+
+    def tensor(self, x: Coefficient) -> Tensor:
+        if isinstance(x, Tensor):
+            return x
+        return self.h.new_full((len(self._sources),) * self._many + (1,) * self._state_axes, x)
 
     def vector(self, name: str) -> Coefficient:
         return self._vectors[name]
