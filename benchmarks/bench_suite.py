@@ -92,6 +92,8 @@ def main() -> int:
             f"draws ahead), and in an ensemble of {SEEDS} seeds (two threads). Against the plain "
             f"script:",
             table(head, rows),
+            "Both draw float64 weights with NumPy's generator when one network runs at a time; an "
+            "ensemble's weights are keyed draws in float32. NumPy has one thread in all columns. "
             "Against the careful script:",
             table(head, scripts),
             "Fraction of our time that a bare chain of the same products takes (forward and "

@@ -34,7 +34,7 @@ OPTIONS: list[tuple[Sequence[str], str]] = [
     (["--depth", "ten"], r"--depth is 'ten', expected a whole number"),
     (["--depth", "1e3"], r"--depth is '1e3', expected a whole number"),
     (["--width", "-5"], r"width is -5, expected a whole number from 1 to"),
-    (["--batch", "0"], r"batch is 0, expected a whole number of examples, at least 1"),
+    (["--batch", "0"], r"batch is 0, expected a whole number of examples from 1"),
     (["--tokens", "0"], r"tokens is 0, expected a whole number from 1 to"),
     (["--size", "4"], r"size is given, but the equation has no conv"),
     (["--dtype", "float23"], r"dtype is 'float23', expected one of float64, .*'float32'\?"),

@@ -274,3 +274,8 @@ DESCRIBED = {
 @pytest.mark.parametrize("equation", DESCRIBED)
 def test_description(equation):
     assert count(parse(equation)).describe() == DESCRIBED[equation]
+
+
+def test_a_definition_sees_the_statements_names_and_not_its_callers() -> None:
+    inner = "x = W5(relu(W4(h))); G(y) = y*x; F(x) = G(W1(x)); h = h + F(h)"
+    assert count(parse(inner)).m == (2,)

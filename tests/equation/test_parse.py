@@ -285,3 +285,20 @@ def test_a_spoilt_equation_is_an_equation_or_an_equation_error(
         at = int(where * len(text))
         text = text[:at] + word + text[at + removed :]
     assert parses(text) or edits or len(text) > 4_000
+
+
+def test_definitions_that_explode_are_refused_at_once() -> None:
+    chain = "F0(x) = silu(x)" + "".join(f"; F{k}(x) = F{k - 1}(F{k - 1}(x))" for k in range(1, 40))
+    with pytest.raises(EquationError, match=r"operations.*once its definitions are written out"):
+        parse(chain + "; h = h + W(F39(h))")
+    deep = "F0(x) = " + "silu(" * 50 + "x" + ")" * 50
+    deep += "".join(f"; F{k}(x) = F{k - 1}(silu(x))" for k in range(1, 110))
+    with pytest.raises(EquationError, match="inside one another"):
+        parse(deep + "; h = h + W(F109(h))")
+    parse("; ".join(chain.split("; ")[:6]) + "; h = h + W(F5(h))")
+
+
+def test_a_scalar_is_bound_once() -> None:
+    with pytest.raises(EquationError, match="the scalar 'a' is bound before"):
+        parse("a = 0.1; u = a*W(h); a = 10; h = h + a*u")
+    parse("u = W(h); u = relu(u); h = h + u")

@@ -132,3 +132,19 @@ def test_layers_of_and_named_are_pure() -> None:
     block = Network(RESIDUAL).block
     assert named(named(block)) == named(block)
     assert layers_of(block, 8, {"n": 8.0}) == layers_of(block, 8, {"n": 8.0})
+
+
+def test_a_definition_inside_a_definition_sees_the_outer_width() -> None:
+    text = "x = W1(h, out=2*n); G(y) = y*x; F(x) = G(W2(x, out=2*n)); h = h + W3(F(h))"
+    shapes = {w.name: w.shape for w in Network(text, width=8).layers.weights}
+    assert shapes == {"W1": (16, 8), "W2": (16, 8), "W3": (8, 16)}
+    with pytest.raises(NetworkError, match="multiplies widths 8 and 16"):
+        Network("x = W1(h, out=2*n); G(y) = y*x; F(x) = G(x); h = h + W3(F(h))", width=8)
+
+
+def test_a_gain_bound_to_a_name_takes_the_width_it_stands_beside() -> None:
+    network = Network("u = gain(0.5); h = h + W2(u*W1(h, out=2*n))", depth=2, width=4)
+    assert [v.shape for v in network.layers.vectors] == [(8,)]
+    import torch
+
+    assert network.module()(torch.ones(3, 4)).shape == (3, 4)

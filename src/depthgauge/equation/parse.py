@@ -19,6 +19,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from depthgauge.equation.expansion import too_large
 from depthgauge.equation.expressions import Reader, Scope, is_word
 from depthgauge.equation.functions import STATE
 from depthgauge.equation.nodes import (
@@ -80,6 +81,8 @@ def parse(text: str, /, scalars: Mapping[str, str | float | Scalar] | None = Non
             f"the equation, written out, is {length:,} characters long and the limit is "
             f"{CHARACTERS:,}: bind what it repeats to a name (u = ...) or define it (F(x) = ...)"
         )
+    if why := too_large(block):
+        raise EquationError(why)
     return block
 
 
