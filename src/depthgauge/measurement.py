@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ from depthgauge.network.stream import (
     signature,
     stream,
 )
-from depthgauge.network.threads import inside, threads
+from depthgauge.network.threads import inside, passes
 from depthgauge.profile import Column, Profile
 from depthgauge.sites import QUANTITIES, Site
 
@@ -253,15 +253,15 @@ def _measure_members(
         found = [_measure_ensemble(part, run, counter) for part in parts]
     else:
         cores = min(cores, len(parts))
-        share, pool = dataclasses.replace(run, memory=run.memory // cores), threads("passes", cores)
-        futures = [pool.submit(_measure_ensemble, part, share, counter) for part in parts]
-        try:
-            found = [future.result() for future in futures]
-        except BaseException:  # an interrupt too: the others end at their next block
-            counter.stop = True
-            for future in futures:
-                future.cancel()
-            raise
+        share = dataclasses.replace(run, memory=run.memory // cores)
+        with passes(cores) as submit:
+            tasks = [partial(_measure_ensemble, part, share, counter) for part in parts]
+            futures = [submit(task) for task in tasks]
+            try:
+                found = [future.result() for future in futures]
+            except BaseException:  # an interrupt too: the others end at their next block
+                counter.stop = True
+                raise
     return {
         name: Column(column.rows, np.concatenate([part[name].values for part in found], axis=1))
         for name, column in found[0].items()

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
+from typing import Any, TypeVar
 
 import torch
 
 PREFIX = "depthgauge-"
+T = TypeVar("T")
 
 
 @cache
 def threads(purpose: str, count: int) -> ThreadPoolExecutor:
     """``count`` threads kept for one purpose: ``"passes"`` of ensembles, ``"draws"`` ahead."""
-    before, all_here = torch.get_num_threads(), threading.Barrier(count)
-    pool = ThreadPoolExecutor(count, PREFIX + purpose, lambda: torch.set_num_threads(1))
-    wait([pool.submit(all_here.wait) for _ in range(count)])
-    torch.set_num_threads(before)  # what a thread sets is what the next new thread starts with
-    return pool
+    return ThreadPoolExecutor(count, PREFIX + purpose)
 
 
 def inside() -> bool:
@@ -32,5 +32,51 @@ def inside() -> bool:
     return threading.current_thread().name.startswith(PREFIX)
 
 
-# A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=threads.cache_clear)
+_lock = threading.Lock()
+_using = 0
+_before = 0
+
+
+@contextmanager
+def passes(count: int) -> Iterator[Callable[[Callable[[], T]], Future[T]]]:
+    """``submit`` for tasks in which PyTorch uses one thread.
+
+    PyTorch's number of threads is partly the process's: it is noted before the first of any
+    concurrent uses and put back after the last.
+    """
+    global _using, _before
+    with _lock:
+        if not _using:
+            _before = torch.get_num_threads()
+        _using += 1
+
+    def alone(task: Callable[[], T]) -> T:
+        torch.set_num_threads(1)
+        return task()
+
+    futures: list[Future[Any]] = []
+
+    def submit(task: Callable[[], T]) -> Future[T]:
+        future = threads("passes", count).submit(alone, task)
+        futures.append(future)
+        return future
+
+    try:
+        yield submit
+    finally:
+        for future in futures:  # none is left but after an error
+            future.cancel()
+        with _lock:
+            _using -= 1
+            if not _using:
+                torch.set_num_threads(_before)
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads."""
+    global _using
+    threads.cache_clear()
+    _using = 0
+
+
+os.register_at_fork(after_in_child=_forget)
