@@ -89,9 +89,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def publish(name: str, title: str, parts: Sequence[str], rounds: int) -> None:
-    """Print the report and keep it beside the benchmark."""
+    """Print the report and keep it beside the benchmark, apart where a BLAS kernel is forced."""
+    kernel = os.environ.get("OPENBLAS_CORETYPE")
+    name = f"{name}-{kernel.lower()}" if kernel else name
     versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "numpy"))
-    blas = "OPENBLAS_CORETYPE " + os.environ.get("OPENBLAS_CORETYPE", "unset")
+    blas = f"OPENBLAS_CORETYPE {kernel or 'unset'}"
     where = (
         f"{date.today()}, {processor()}, {os.cpu_count()} cores, Python "
         f"{platform.python_version()}, {versions}, {blas}. Medians of {rounds} rounds by turns, "
