@@ -119,6 +119,11 @@ def test_pytorch_defaults_have_their_biases() -> None:
     assert not plain.blocks[0].W1.bias.any()  # type: ignore[union-attr, index]
 
 
+def test_a_layer_cannot_be_called_what_a_module_has() -> None:
+    with pytest.raises(NetworkError, match="called 'training', which every nn.Module has"):
+        Network("conv3(h, name='training')", depth=1, width=4).module()
+
+
 def test_sequential_draws_make_no_module() -> None:
     with pytest.raises(NetworkError, match="needs keyed draws"):
         Network("W1(h)", draws="sequential-pcg64").module()

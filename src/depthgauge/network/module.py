@@ -65,6 +65,11 @@ class EquationBlock(nn.Module):
                 if module.bias is not None:
                     module.bias.copy_(torch.from_numpy(draw_bias(source, init, layer, block)))
             parent, last = _parent(self, layer.name)
+            if hasattr(parent, last) and last not in parent._modules:
+                raise NetworkError(
+                    f"a layer is called '{layer.name}', which every nn.Module has already; give it "
+                    f"another name"
+                )
             parent.add_module(last, module)
         for vector in network.layers.vectors:
             value = torch.full(vector.shape, evaluate(vector.initial, scope), dtype=dtype)
