@@ -279,3 +279,8 @@ def test_description(equation):
 def test_a_definition_sees_the_statements_names_and_not_its_callers() -> None:
     inner = "x = W5(relu(W4(h))); G(y) = y*x; F(x) = G(W1(x)); h = h + F(h)"
     assert count(parse(inner)).m == (2,)
+
+
+def test_a_norm_that_opens_a_block_stands_on_the_stream_of_its_last_merge() -> None:
+    found = count(parse("h = layernorm(h); h = h + W1(h); h = h + W2(relu(W3(h)))"))
+    assert [[b.norm_at for b in merge.branches] for merge in found.merges] == [[()], [("stream",)]]

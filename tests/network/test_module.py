@@ -120,7 +120,7 @@ def test_pytorch_defaults_have_their_biases() -> None:
 
 
 def test_a_layer_cannot_be_called_what_a_module_has() -> None:
-    with pytest.raises(NetworkError, match="called 'training', which every nn.Module has"):
+    with pytest.raises(NetworkError, match=r"called 'training', which every nn\.Module has"):
         Network("conv3(h, name='training')", depth=1, width=4).module()
 
 

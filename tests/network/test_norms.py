@@ -142,3 +142,13 @@ def test_an_axis_that_the_state_lacks_is_named() -> None:
         Network("h + W(layernorm(h, axis='tokens'))")
     with pytest.raises(NetworkError, match="groups=5, which does not divide the width 64"):
         Network(parse("h + W(groupnorm(h, groups=5))"))
+
+
+def test_a_batch_norm_with_eps_outside_keeps_its_formula_in_eval_mode() -> None:
+    module = norm("batchnorm(h, eps=0.5, eps_at='outside')", "rows")
+    h = state("rows")
+    for _ in range(400):  # the running statistics settle on the batch's own
+        module(h)
+    unbiased = h.var(0, correction=1).sqrt()
+    expected = (h - h.mean(0)) / (unbiased + 0.5)
+    assert torch.allclose(module.eval()(h), expected, rtol=1e-9)

@@ -67,8 +67,8 @@ class EquationBlock(nn.Module):
             parent, last = _parent(self, layer.name)
             if hasattr(parent, last) and last not in parent._modules:
                 raise NetworkError(
-                    f"a layer is called '{layer.name}', which every nn.Module has already; give it "
-                    f"another name"
+                    f"a layer is called '{layer.name}', which every nn.Module has already; "
+                    "give it another name"
                 )
             parent.add_module(last, module)
         for vector in network.layers.vectors:
