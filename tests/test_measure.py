@@ -70,6 +70,14 @@ def test_networks_of_one_shape_run_together_and_come_back_in_order() -> None:
         assert profile["gradient_rms"] == pytest.approx(alone["gradient_rms"], rel=1e-9)
 
 
+def test_a_list_may_hold_equations_and_a_single_one_is_refused() -> None:
+    found = measure_all(["h + W(h)", Network("h + W(h)", depth=3, width=8)], 4)
+    assert [profile.depth for profile in found] == [96, 3]
+    for single in ("h + W(h)", Network("h + W(h)"), 5):
+        with pytest.raises(TargetError, match="expected a list of equations or Networks"):
+            measure_all(single)  # type: ignore[arg-type]
+
+
 def test_progress_counts_every_block_once_there_and_back() -> None:
     steps: list[tuple[int, int]] = []
     networks = [Network("h + W(h)", 5, 4), Network("W(tanh(h))", 7, 4)]

@@ -78,6 +78,15 @@ def network_of(target: object, given: Mapping[str, Any]) -> Network:
     )
 
 
+def networks_of(targets: object) -> list[Network]:
+    if isinstance(targets, str | Block | Network) or not isinstance(targets, Iterable):
+        raise TargetError(
+            f"networks is of type {type(targets).__name__}, expected a list of equations or "
+            f"Networks; a single one goes to measure()"
+        )
+    return [network_of(target, {}) for target in targets]
+
+
 def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
     one = whole_number(seed)
     if one is not None:

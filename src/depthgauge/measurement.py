@@ -25,6 +25,7 @@ from depthgauge.arguments import (
     dtype_of,
     memory_of,
     network_of,
+    networks_of,
     quantities_of,
     seeds_of,
 )
@@ -120,7 +121,7 @@ def measure(
 
 
 def measure_all(
-    networks: Sequence[Network],
+    networks: Sequence[str | Block | Network],
     batch: int | Tensor = 128,
     *,
     seed: int | Iterable[int] = 0,
@@ -133,10 +134,10 @@ def measure_all(
     """Measure several networks under the same seeds; those whose trees have one shape run together.
 
     Scales, initialisers and seeds do not change a tree's shape, so a sweep over them is one batched
-    pass. The profiles come in the order of ``networks``. Arguments as in ``measure``.
+    pass. The profiles come in the order of ``networks``, each an equation or a Network. Arguments
+    as in ``measure``.
     """
-    for network in networks:
-        network_of(network, {})
+    networks = networks_of(networks)
     seeds, seed_axis = seeds_of(seed)
     run = _Run(
         seeds=seeds,

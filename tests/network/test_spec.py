@@ -69,7 +69,9 @@ def test_each_of_them_has_a_good_partner() -> None:
         dict(equation="W1(h)/sqrt(depth)"),
         dict(equation="h + W1(h)", init={"W": "he"}),
     ):
-        Network(**({"equation": RESIDUAL} | good))
+        network = Network(**({"equation": RESIDUAL} | good))
+        assert network.layers.weights
+        assert len(network.program.coefficients(network.depth)) == 2
 
 
 def test_free_scalars_stand_beside_the_equation() -> None:

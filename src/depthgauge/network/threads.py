@@ -74,9 +74,10 @@ def passes(count: int) -> Iterator[Callable[[Callable[[], T]], Future[T]]]:
 
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
-    global _using
+    global _lock, _using
     threads.cache_clear()
-    _using = 0
+    _lock, _using = threading.Lock(), 0  # another thread may have held it
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget)
