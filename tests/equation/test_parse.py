@@ -298,6 +298,11 @@ def test_definitions_that_explode_are_refused_at_once() -> None:
     parse("; ".join(chain.split("; ")[:6]) + "; h = h + W(F5(h))")
 
 
+def test_scalars_beside_the_equation_are_a_table() -> None:
+    with pytest.raises(EquationError, match="scalars is 'a=1': give a table"):
+        parse("h + a*W(h)", "a=1")  # type: ignore[arg-type]
+
+
 def test_a_scalar_is_bound_once() -> None:
     with pytest.raises(EquationError, match="the scalar 'a' is bound before"):
         parse("a = 0.1; u = a*W(h); a = 10; h = h + a*u")

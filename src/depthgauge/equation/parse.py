@@ -59,6 +59,10 @@ def parse(text: str, /, scalars: Mapping[str, str | float | Scalar] | None = Non
     ``scalars`` are free scalars given beside the equation, ``{"a": "1/sqrt(L)"}``: each becomes
     a ``Let`` in front, in the order given, may use those before it, and must be used.
     """
+    if scalars is not None and not isinstance(scalars, Mapping):
+        raise EquationError(
+            f"scalars is {scalars!r}: give a table of them by name, such as {{'a': '1/sqrt(L)'}}"
+        )
     scope = Scope()
     statements: list[Statement] = []
     for name, given in (scalars or {}).items():
