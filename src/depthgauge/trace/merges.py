@@ -1,0 +1,295 @@
+"""The local test: a sum where an earlier tensor meets something that was computed from it.
+
+A sum is a *merge* when one of its terms, followed back through operations that only carry it on
+(views, dropout, factors, norms, gates), reaches a tensor from which another term was computed
+through weights or a mixing of positions. The test needs no source and no output. A term that goes
+through weights itself, linearly, is a projected skip when the other bends the same tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
+
+__all__ = ["Merge", "find", "merges"]
+
+_WEIGHED, _BENT = 1, 2
+_LONGEST = 64  # values on a weight-free path, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """The sum ``value``: a skip from ``root`` by way of the term ``skip``, and branches.
+
+    Each branch is a group of terms, more than one where a term was computed from another.
+    ``absorbed`` are sums that were added at once with this one.
+    """
+
+    value: int
+    root: int
+    skip: int
+    kind: str
+    branches: tuple[tuple[int, ...], ...]
+    absorbed: tuple[int, ...] = ()
+
+    @property
+    def terms(self) -> tuple[int, ...]:
+        return tuple(term for branch in self.branches for term in branch)
+
+
+def merges(roles: Roles) -> list[Merge]:
+    """Every merge of the graph, also those inside branches, in forward order."""
+    live = roles.graph.live
+    places = [i for i in roles.sums + _cells(roles) if i in live]
+    found = [merge for i in places if (merge := find(roles, i))]
+    if not any(roles.values[i].shape for i in roles.graph.outputs):
+        found = [merge for merge in found if not _compares(roles, merge)]
+    gone = {i for merge in found for i in merge.absorbed}
+    return sorted((m for m in found if m.value not in gone), key=lambda m: m.value)
+
+
+def _compares(roles: Roles, merge: Merge) -> bool:
+    """Whether a loss compares the batch itself with what was made of it: no weights follow."""
+    if not any(roles.values[i].kind == "input" for i in chain(roles, merge.root)):
+        return False
+    seen, todo = set(), [merge.value]
+    while todo:
+        i = todo.pop()
+        for user in roles.graph.consumers[i]:
+            if roles.moves(user):
+                return False
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return True
+
+
+def _cells(roles: Roles) -> list[int]:
+    return [v.index for v in roles.values if v.kind == "cell"]
+
+
+def find(roles: Roles, i: int, flatten: bool = True) -> Merge | None:
+    """The merge at value ``i``, or None; without ``flatten`` of its own two terms alone."""
+    if roles.values[i].kind == "cell":
+        return _cell(roles, i)
+    absorbed: list[int] = []
+    terms = _flat(roles, i, absorbed) if flatten else roles.terms(i)
+    terms = list(dict(reversed(terms)).items())[::-1] if terms else []
+    if len(terms) < 2:
+        return None
+    nodes = [node for node, _ in terms]
+    chains = {node: chain(roles, node) for node in nodes}
+    found = _skip(roles, nodes, chains) or _projection(roles, nodes)
+    if found is None:
+        return None
+    skip, root, kind, reaches = found
+    coefficient = dict(terms)[skip]
+    groups = _groups(roles, [n for n in nodes if n != skip], root, reaches)
+    if not groups:
+        return None
+    extra = [n for n in nodes if n != skip and all(n not in g for g in groups)]
+    total = worst(kind, coefficient)
+    for node in extra:
+        if roles.values[node].data and root not in chains[node]:
+            total = worst(total, "mixed")
+    return Merge(i, root, skip, total, tuple(groups), tuple(absorbed))
+
+
+def _cell(roles: Roles, i: int) -> Merge | None:
+    """A recurrent cell that keeps a stream: its state enters again, gated."""
+    value = roles.values[i]
+    if value.name != "gru_cell" or len(value.inputs) < 2:
+        return None
+    state = value.inputs[1]
+    if not roles.moving((state,)):
+        return None
+    back = chain(roles, state)
+    reach = _reach(roles, value.inputs[0], min(back))
+    read = [t for t in back if reach.get(t, 0) & _WEIGHED_STATES]
+    return Merge(i, max(read, default=state), state, "gated", ((i,),))
+
+
+def _flat(roles: Roles, i: int, absorbed: list[int]) -> list[tuple[int, str]]:
+    """The terms of a sum, those of sums that are used nowhere else in their place.
+
+    What a module that was called adds up is one term: a mixture of experts is one branch.
+    """
+    out: list[tuple[int, str]] = []
+    todo = roles.terms(i)[::-1]
+    sums = set(roles.sums)
+    while todo and len(out) < 256:
+        node, kind = todo.pop()
+        at, through = node, kind
+        while roles.values[at].kind in ("shape", "drop", "product") and _used_once(roles, at):
+            steps = roles.back(at)
+            if len(steps) != 1 or steps[0].kind not in ("identity", "scaled", "per-channel"):
+                break
+            at, through = steps[0].value, worst(through, steps[0].kind)
+        if at in sums and _used_once(roles, at) and roles.values[at].call == roles.values[i].call:
+            absorbed.append(at)
+            todo += [(j, worst(through, kind)) for j, kind in reversed(roles.terms(at))]
+        else:
+            out.append((node, kind))
+    return out
+
+
+def _used_once(roles: Roles, i: int) -> bool:
+    return len(roles.graph.consumers[i]) == 1
+
+
+def chain(roles: Roles, i: int) -> dict[int, str]:
+    """What value ``i`` carries: each tensor on its weight-free paths back, with the path's kind."""
+    found = {i: "identity"}
+    todo = [i]
+    while todo and len(found) < _LONGEST:
+        at = todo.pop()
+        for step in roles.back(at):
+            if step.kind == "gated" and _size(roles, step.value) != _size(roles, at):
+                continue
+            if step.value not in found:
+                found[step.value] = worst(found[at], step.kind)
+                todo.append(step.value)
+    return found
+
+
+#: Sets of states are bits: bit s is set when a path in state s leads there.
+_WEIGHED_STATES = 0b1010
+_WEIGHED_AND_BENT = 0b1000
+
+
+def _reach(roles: Roles, term: int, low: int) -> dict[int, int]:
+    """What ``term`` was computed from, no earlier than ``low``: value -> states of the paths.
+
+    A state says whether weights (1) and a nonlinearity (2) lie on the path, that value excluded.
+    """
+    found: dict[int, int] = {}
+    todo = [(term, 0)]
+    flow = roles.flow
+    while todo:
+        i, state = todo.pop()
+        bit = 1 << state
+        if found.get(i, 0) & bit:
+            continue
+        found[i] = found.get(i, 0) | bit
+        below = flow[i]
+        if below:
+            state |= (_WEIGHED if roles.moves(i) else 0) | (_BENT if roles.bends(i) else 0)
+            todo += [(j, state) for j in below if j >= low]
+    return found
+
+
+_Found = tuple[int, int, str, dict[int, dict[int, int]]]
+
+
+def _skip(roles: Roles, nodes: list[int], chains: dict[int, dict[int, str]]) -> _Found | None:
+    low = min(min(c) for c in chains.values())
+    reaches = {n: _reach(roles, n, low) for n in nodes}
+    options: dict[int, tuple[int, str, set[int]]] = {}
+    for node, back in chains.items():
+        best: tuple[int, int] | None = None
+        for other in nodes:
+            if other == node:
+                continue
+            for t, kind in back.items():
+                if reaches[other].get(t, 0) & _WEIGHED_STATES:
+                    rank = (-KINDS_OF_PATH.index(kind), t)
+                    if best is None or rank > best:
+                        best = rank
+        if best is not None:
+            t = best[1]
+            using = {
+                o for o in nodes if o != node and reaches[o].get(t, 0) & _WEIGHED_STATES
+            }
+            options[node] = (t, back[t], using)
+    plain = {n: o for n, o in options.items() if o[1] not in ("gated",)}
+    options = plain or options
+    # The skip is no branch of another skip: k1 in x + k1 + k2 is one, though k2 is built on it.
+    first = [
+        n for n in options
+        if not any(n in o[2] for m, o in options.items() if m != n and m not in options[n][2])
+    ]  # fmt: skip
+    if not first:
+        return None
+    node = min(first, key=lambda n: options[n][0])
+    return node, options[node][0], options[node][1], reaches
+
+
+def _projection(roles: Roles, nodes: list[int]) -> _Found | None:
+    """A skip through weights: linear in a tensor that another term bends."""
+    lines = {n: _line(roles, n) for n in nodes}
+    if not any(lines.values()):
+        return None
+    low = min(min(line) for line in lines.values() if line)
+    reaches = {n: _reach(roles, n, low) for n in nodes}
+    best: tuple[int, int] | None = None
+    for node, line in lines.items():
+        for other in nodes:
+            reach = reaches[other]
+            if other == node or any(_bent(reaches[node], t) for t in lines[other]):
+                continue
+            for t, layer in line.items():
+                # What the other made of the same layer's output is no second way around it.
+                if layer in reach or not _bent(reach, t) or (best is not None and t <= best[1]):
+                    continue
+                if _series(roles, other, t) > _series(roles, node, t):
+                    best = (node, t)
+    return None if best is None else (best[0], best[1], "projected", reaches)
+
+
+def _series(roles: Roles, term: int, root: int) -> int:
+    """The most weight layers in series between ``root`` and ``term``."""
+    depths = {root: 0}
+    for i in sorted(roles.graph.ancestors([term], root + 1)):
+        below = [depths[j] for j in roles.flow[i] if j in depths]
+        if below:
+            depths[i] = max(below) + max(roles.layers(i), roles.moves(i))
+    return depths.get(term, 0)
+
+
+def _bent(reach: dict[int, int], t: int) -> bool:
+    return bool(reach.get(t, 0) & _WEIGHED_AND_BENT)
+
+
+def _line(roles: Roles, i: int) -> dict[int, int]:
+    """The tensors that value ``i`` is linear in, with the last weight layer or pooling on the way.
+    """
+    found: dict[int, int] = {}
+    at, layer = i, -1
+    for _ in range(_LONGEST):
+        if layer >= 0:
+            found[at] = layer
+        value = roles.values[at]
+        if value.kind in ("weights", "contract", "mix") and not roles.bends(at):
+            below = roles.moving(value.inputs)
+            if len(below) != 1 or value.name == "embedding":
+                break
+            at, layer = below[0], at
+        else:
+            steps = roles.back(at)
+            if len(steps) != 1 or steps[0].kind in ("mixed", "gated"):
+                break
+            at = steps[0].value
+    return found
+
+
+def _size(roles: Roles, i: int) -> int:
+    return prod(roles.values[i].shape)
+
+
+def _groups(
+    roles: Roles, nodes: list[int], root: int, reaches: dict[int, dict[int, int]]
+) -> list[tuple[int, ...]]:
+    """The terms computed from ``root``; those of which one is built on another are one branch."""
+    moved = [n for n in nodes if reaches[n].get(root, 0) & _WEIGHED_STATES]
+    groups: list[tuple[int, ...]] = []
+    for n in moved:
+        near = [
+            g for g in groups
+            if any(reaches[n].get(m, 0) & _WEIGHED_STATES or
+                   reaches[m].get(n, 0) & _WEIGHED_STATES for m in g)
+        ]  # fmt: skip
+        joined = (*(m for g in near for m in g), n)
+        groups = [g for g in groups if g not in near] + [joined]
+    return groups

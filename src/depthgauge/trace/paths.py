@@ -1,0 +1,74 @@
+"""Path counting: the values that lie on every path from a stream's first tensor to its end.
+
+Paths are counted with a random weight on each edge, modulo a large prime, forward from the source
+and backward from the end. Where the product of both counts is the total, every path runs through
+the value; elsewhere that happens by chance with probability 1/p. Linear in the number of edges.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from depthgauge.trace.merges import chain
+from depthgauge.trace.roles import Roles
+
+__all__ = ["merges_between", "states"]
+
+PRIME: Final = (1 << 61) - 1
+
+
+def states(roles: Roles, source: int, end: int) -> list[int]:
+    """The values on every path from ``source`` to ``end``, both included, in forward order."""
+    flow = roles.flow
+    below = roles.graph.ancestors([end], source)
+    if source not in below:
+        return []
+    draw = random.Random(0).randrange
+    order = sorted(below)
+    forward, weights = {source: 1}, {}
+    for i in order[1:]:
+        total = 0
+        for j in flow[i]:
+            if j in forward:
+                weights[j, i] = draw(1, PRIME)
+                total += forward[j] * weights[j, i]
+        if total:
+            forward[i] = total % PRIME
+    backward = dict.fromkeys(order, 0) | {end: 1}
+    for i in reversed(order):
+        if back := backward[i]:
+            for j in flow[i]:
+                if (j, i) in weights:
+                    backward[j] = (backward[j] + back * weights[j, i]) % PRIME
+    whole = forward.get(end, 0)
+    return [i for i in order if i in forward and forward[i] * backward[i] % PRIME == whole]
+
+
+def merges_between(roles: Roles, on_path: list[int]) -> list[int]:
+    """The states that end a region of parallel paths of which one is weight-free and one moves.
+
+    Everything between two neighbouring states is such a region or one step.
+    """
+    found = []
+    for before, after in zip(on_path, on_path[1:], strict=False):
+        if before in roles.flow[after] and len(_inside(roles, before, after)) == 1:
+            continue
+        inside = _inside(roles, before, after)
+        if roles.values[after].kind in ("sum", "cell") and before in chain(roles, _skip(
+            roles, before, after
+        )) and any(roles.moves(i) for i in inside):  # fmt: skip
+            found.append(after)
+    return found
+
+
+def _inside(roles: Roles, before: int, after: int) -> set[int]:
+    return roles.graph.ancestors([after], before + 1)
+
+
+def _skip(roles: Roles, before: int, after: int) -> int:
+    """The term of the sum ``after`` that carries ``before`` without weights, or ``after``."""
+    for term in roles.flow[after]:
+        if before in chain(roles, term):
+            return term
+    return after

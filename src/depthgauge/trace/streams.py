@@ -1,0 +1,428 @@
+"""Streams: merges in a row, each taking its skip from what the one before passed on.
+
+A merge inside a branch of another is inner. The outermost ones are linked: where a skip leads back
+to an earlier merge without weights they are one segment, through layers without a skip they are
+one stream in two segments, and where it leads to another source they are two streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from os.path import commonprefix
+
+from depthgauge.equation.branches import common, ordered
+from depthgauge.trace.merges import Merge, chain
+from depthgauge.trace.roles import Roles
+
+__all__ = ["Branch", "Link", "Stream", "streams"]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What is added at a merge: ``m`` weight layers in series, where it has norms, its terms."""
+
+    terms: tuple[int, ...]
+    m: int
+    norm_at: tuple[str, ...]
+    inner: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One outermost merge of a stream.
+
+    ``before`` is the tensor that the stream was before it, ``after`` what it passes on (through a
+    norm or an activation that stands on the stream). ``broken``: layers without a skip stand
+    between the merge before and this one. ``fraction``: how much of the stream is written.
+    """
+
+    merge: Merge
+    branches: tuple[Branch, ...]
+    before: int
+    after: int
+    broken: bool
+    fraction: float
+    trimmed: int  # ``after`` without a norm that the head reads
+
+
+@dataclass
+class Stream:
+    """Merges in forward order, and the value it begins with."""
+
+    source: int
+    links: list[Link] = field(default_factory=list)
+    name: str = ""
+
+    @property
+    def branches(self) -> list[Branch]:
+        return [branch for link in self.links for branch in link.branches]
+
+    @property
+    def norm_at(self) -> tuple[str, ...]:
+        return ordered(flag for branch in self.branches for flag in branch.norm_at)
+
+    @property
+    def skip(self) -> str:
+        return common((link.merge.kind for link in self.links), default="none")
+
+    @property
+    def inner(self) -> int:
+        return sum(branch.inner for branch in self.branches)
+
+    @property
+    def projected(self) -> int:
+        return sum(link.merge.kind == "projected" for link in self.links)
+
+    @property
+    def parallel(self) -> int:
+        return sum(len(link.branches) > 1 for link in self.links)
+
+    @property
+    def segments(self) -> int:
+        return 1 + sum(link.broken for link in self.links[1:])
+
+    @property
+    def end(self) -> int:
+        return self.links[-1].after if self.links else self.source
+
+
+def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
+    """The streams, in the order in which their first outermost merges run."""
+    outer, inside = _nested(roles, merges)
+    rows = _linked(roles, outer)
+    found = []
+    for source, row in rows:
+        links = [
+            _link(roles, merge, inside, outer, row[:k], row[k + 1 :])
+            for k, merge in enumerate(row)
+        ]
+        links[-1] = _closed(links)
+        found.append(Stream(source, links))
+    for stream in found:
+        stream.name = _name(roles, stream)
+    _tell_apart(found)
+    return found
+
+
+# ------------------------------------------------------------------------------- nesting
+
+
+def _nested(
+    roles: Roles, merges: Sequence[Merge]
+) -> tuple[list[Merge], dict[int, list[Merge]]]:
+    """The outermost merges, and by merge those that stand in its branches."""
+    regions = {m.value: region(roles, m.root, m.terms) - {m.value} for m in merges}
+    left_out = _injections(roles, merges) | _crossing(roles, merges, regions)
+    owner: dict[int, Merge] = {}
+    outer: list[Merge] = []
+    inside: dict[int, list[Merge]] = {}
+    for merge in reversed(merges):
+        if merge.value in left_out:
+            continue
+        holder = owner.get(merge.value)
+        if holder is not None:
+            place = regions[holder.value]
+            users = roles.graph.consumers[merge.value]
+            within = all(i in place or i == holder.value for i in users)
+            if merge.root in place or (within and merge.root == holder.root):
+                inside[holder.value].append(merge)
+                continue
+            if within:
+                continue  # a path from elsewhere ends in the branch
+        outer.append(merge)
+        inside[merge.value] = []
+        for i in regions[merge.value]:
+            owner.setdefault(i, merge)
+    return outer[::-1], inside
+
+
+def _crossing(
+    roles: Roles, merges: Sequence[Merge], regions: dict[int, set[int]]
+) -> set[int]:
+    """Merges whose skip leaves from inside another's branch, not from a merge there, and ends
+    outside of it: the first layer's values added to all later ones, a sum of all layers' outputs.
+    """
+    values = {merge.value for merge in merges}
+    holders: dict[int, list[int]] = {}
+    for merge in merges:
+        for i in regions[merge.value]:
+            holders.setdefault(i, []).append(merge.value)
+    return {
+        merge.value
+        for merge in merges
+        if any(
+            m != merge.value and merge.value not in regions[m]
+            for m in holders.get(_source(roles, merge.root), ())
+        )
+        and values.isdisjoint(chain(roles, merge.root))
+    }
+
+
+def _injections(roles: Roles, merges: Sequence[Merge]) -> set[int]:
+    """Sums that mix one early tensor into the stream at several places: no branches of their own.
+
+    All their terms are the stream itself, carried on without weights.
+    """
+    by_root: dict[int, list[int]] = {}
+    values = {m.value for m in merges}
+    for merge in merges:
+        bare = all(
+            values & set(chain(roles, term)) and not roles.moves(term) for term in merge.terms
+        )
+        if bare:
+            by_root.setdefault(merge.root, []).append(merge.value)
+    return {i for found in by_root.values() if len(found) > 1 for i in found}
+
+
+def region(
+    roles: Roles, root: int, terms: Sequence[int], stops: Collection[int] = ()
+) -> set[int]:
+    """The values between ``root`` and the terms: computed from it, and they from these.
+
+    A value among ``stops`` is a leaf like ``root``: an outermost merge of another stream.
+    """
+    flow = roles.flow
+    below: set[int] = set()
+    todo = [i for i in terms if i >= root]
+    while todo:
+        i = todo.pop()
+        if i not in below:
+            below.add(i)
+            if i not in stops or i in terms:
+                todo += [j for j in flow[i] if j >= root and j not in below]
+    found = {root} | (below & set(stops))
+    for i in sorted(below):
+        if i not in found and not found.isdisjoint(flow[i]):
+            found.add(i)
+    return {i for i in found if i != root and (i not in stops or i in terms)}
+
+
+# ------------------------------------------------------------------------------- linking
+
+
+def _linked(roles: Roles, outer: Sequence[Merge]) -> list[tuple[int, list[Merge]]]:
+    """Source and merges of each stream.
+
+    Every value knows the streams that it was computed from; a merge belongs to the stream of its
+    skip, whatever its branches read.
+    """
+    at = {merge.value: merge for merge in outer}
+    sources: list[int] = []
+    rows: list[list[Merge]] = []
+    known: list[frozenset[int]] = []
+    halves: dict[int, int] = {}
+    for i, below in enumerate(roles.flow):
+        if (merge := at.get(i)) is None:
+            sets = {known[j] for j in below if known[j]}
+            known.append(sets.pop() if len(sets) == 1 else frozenset().union(*sets))
+            continue
+        own = known[merge.root] or known[merge.skip]
+        if len(own) == 1:
+            (number,) = own
+        else:
+            source = _source(roles, merge.root)
+            number = halves.get(source, -1) if not own else -1
+            if number < 0:
+                number = len(rows)
+                sources.append(source)
+                rows.append([])
+                halves[source] = number
+        rows[number].append(merge)
+        known.append(frozenset((number,)))
+    return list(zip(sources, rows, strict=True))
+
+
+def _source(roles: Roles, root: int) -> int:
+    """The first tensor of the stream that ``root`` carries, by way of views and copies alone."""
+    at = root
+    while roles.values[at].kind in ("shape", "drop"):
+        steps = roles.back(at)
+        if len(steps) != 1:
+            break
+        at = steps[0].value
+    return at
+
+
+# ----------------------------------------------------------------------------- one merge
+
+
+def _link(
+    roles: Roles,
+    merge: Merge,
+    inside: dict[int, list[Merge]],
+    outer: Sequence[Merge],
+    earlier: Sequence[Merge],
+    later: Sequence[Merge],
+) -> Link:
+    back = chain(roles, merge.root)
+    last = [m for m in earlier if m.value in back]
+    start = merge.root
+    if merge.kind == "projected" and last:
+        start = last[-1].value
+    after, normed, trimmed = _passed_on(roles, merge, later)
+    paths = []
+    stops = {other.value for other in outer}
+    within = inside[merge.value]
+    for terms in merge.branches:
+        place = region(roles, start, terms, stops - {merge.value})
+        flags = _flags(roles, place, start, terms)
+        nested = sum(m.value in place for m in within) + (len(terms) > 1)
+        if normed:
+            flags = ordered((*flags, "stream"))
+        m = max(_depths(roles, place, start).get(term, 0) for term in terms)
+        paths.append(Branch(terms, m, flags, nested, _path(roles, place, merge)))
+    return Link(
+        merge,
+        tuple(paths),
+        before=merge.root,
+        after=after,
+        broken=bool(earlier) and not last,
+        fraction=_fraction(roles, merge),
+        trimmed=trimmed,
+    )
+
+
+def _passed_on(roles: Roles, merge: Merge, later: Sequence[Merge]) -> tuple[int, bool, int]:
+    """What the next merge takes its skip from, whether a norm stands on the way there, and the
+    value before that norm."""
+    for other in later:
+        back = chain(roles, other.root)
+        if merge.value in back:
+            if other.kind == "projected":
+                return merge.value, False, merge.value
+            normed = back[merge.value] == "normed" or _norms(roles, other.root, merge)
+            return other.root, normed, other.root
+    return (merge.value, False, merge.value) if later else _last(roles, merge)
+
+
+def _closed(links: list[Link]) -> Link:
+    """The last link, with its trailing norm taken as the stream's own or as the head's.
+
+    It is the stream's where earlier merges of the same form have one there, or where a single merge
+    has no other norm; the final norm of a pre-norm stack is read by the head alone.
+    """
+    last = links[-1]
+    bare = [tuple(f for f in b.norm_at if f != "stream") for b in last.branches]
+    alike = [
+        link for link in links[:-1]
+        if [tuple(f for f in b.norm_at if f != "stream") for b in link.branches] == bare
+    ]  # fmt: skip
+    own = any("stream" in b.norm_at for link in alike for b in link.branches)
+    if own or (len(links) == 1 and not any(bare)):
+        return last
+    branches = tuple(replace(b, norm_at=f) for b, f in zip(last.branches, bare, strict=True))
+    return replace(last, branches=branches, after=last.trimmed)
+
+
+def _norms(roles: Roles, i: int, merge: Merge) -> bool:
+    """Whether a norm stands between the merge and value ``i`` on its weight-free path."""
+    todo, seen = [(i, False)], set()
+    while todo:
+        at, normed = todo.pop()
+        if at == merge.value:
+            return normed
+        if at not in seen:
+            seen.add(at)
+            todo += [(s.value, normed or s.kind == "normed") for s in roles.back(at)]
+    return False
+
+
+def _last(roles: Roles, merge: Merge) -> tuple[int, bool, int]:
+    """The end of a segment, whether a norm follows on the stream, and the value before it."""
+    at, normed, before = merge.value, False, -1
+    while True:
+        users = [u for u in roles.graph.consumers[at] if roles.values[u].data]
+        if len(users) != 1:
+            break
+        user = users[0]
+        if roles.norm_of(user) == at and not normed:
+            normed, before = True, at
+        elif (
+            roles.values[user].kind not in ("act", "shape", "drop")
+            or roles.values[user].shape != roles.values[at].shape
+        ):
+            break
+        at = user
+    return at, normed, before if normed else at
+
+
+def _depths(roles: Roles, place: set[int], start: int) -> dict[int, int]:
+    """The most weight layers in series from the start to each value of a region."""
+    depths = {start: 0}
+    for i in sorted(place):
+        below = max((depths.get(j, 0) for j in roles.flow[i]), default=0)
+        depths[i] = below + roles.layers(i)
+    return depths
+
+
+def _flags(roles: Roles, place: set[int], start: int, terms: Sequence[int]) -> tuple[str, ...]:
+    """Norms before, between and after the weight layers of a branch."""
+    depths = _moved(roles, place, start)
+    flags: set[str] = set()
+    todo = [(i, False) for i in terms if i in place]
+    seen: set[tuple[int, bool]] = set()
+    while todo:
+        i, covered = todo.pop()
+        if (i, covered) in seen:
+            continue
+        seen.add((i, covered))
+        if roles.norm_of(i) is not None:
+            flags.add("in" if not depths[i] else "inner" if covered else "out")
+        covered = covered or roles.moves(i)
+        todo += [(j, covered) for j in roles.flow[i] if j in place]
+    return ordered(flags)
+
+
+def _moved(roles: Roles, place: set[int], start: int) -> dict[int, bool]:
+    """Whether weights or a mixing of positions lie between the start and each value."""
+    moved = {start: False}
+    for i in sorted(place):
+        moved[i] = roles.moves(i) or any(moved[j] for j in roles.flow[i] if j in moved)
+    return moved
+
+
+def _fraction(roles: Roles, merge: Merge) -> float:
+    """Elements written, of those of the tensor that the skip is a slice of."""
+    at, size = merge.skip, _size(roles, merge.skip)
+    whole = size
+    while at != merge.root and roles.values[at].kind == "shape" and roles.values[at].inputs:
+        at = roles.values[at].inputs[0]
+        whole = max(whole, _size(roles, at))
+    if roles.values[at].kind == "shape" and roles.values[at].name in (
+        "getitem", "narrow", "select", "chunk", "split", "unbind", "index_select",
+    ):  # fmt: skip
+        whole = max(whole, _size(roles, roles.values[at].inputs[0]))
+    return size / whole if whole else 1.0
+
+
+def _size(roles: Roles, i: int) -> int:
+    size = 1
+    for n in roles.values[i].shape:
+        size *= n
+    return size
+
+
+# --------------------------------------------------------------------------------- names
+
+
+def _path(roles: Roles, place: set[int], merge: Merge) -> str:
+    """The smallest module that holds a branch's weight layers."""
+    paths = [roles.graph.path(i).split(".") for i in place if roles.moves(i)]
+    if not paths:
+        return roles.graph.path(merge.value)
+    return ".".join(commonprefix(paths))
+
+
+def _name(roles: Roles, stream: Stream) -> str:
+    """The path that the modules of all its merges share: ``transformer.h``."""
+    paths = [roles.graph.path(link.merge.value).split(".") for link in stream.links]
+    return ".".join(commonprefix(paths)) or "h"
+
+
+def _tell_apart(found: list[Stream]) -> None:
+    names = [stream.name for stream in found]
+    for k, stream in enumerate(found):
+        if names.count(stream.name) > 1:
+            stream.name = f"{stream.name}#{names[: k + 1].count(names[k])}"
