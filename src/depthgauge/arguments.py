@@ -44,6 +44,10 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     "live_derivative_fraction": ("gate", "live"),
     "saturated_fraction": ("gate", "saturated"),
     "dead_fraction": ("gate", "dead"),
+    **{f"derivative_{q}": ("gate", q) for q in ("q05", "q50", "q95")},
+    "branch_rms": ("branch", "rms"),
+    "branch_to_stream": ("branch", "ratio"),
+    "branch_stream_cosine": ("branch", "cosine"),
 }
 assert set(PARTS) == set(QUANTITIES)
 
@@ -52,9 +56,10 @@ INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "rivers": tuple(_quantity(r, s) for r in ("state", "gradient") for s in RIVERS),
     "quantiles": tuple(_quantity(r, s) for r in ("state", "gradient") for s in QUANTILE_NAMES),
     "gates": tuple(name for name, (part, _) in PARTS.items() if part == "gate"),
+    "branches": tuple(name for name, (part, _) in PARTS.items() if part == "branch"),
 }
 PRESETS: Final[dict[str, tuple[str, ...]]] = {
-    "fast": ("rivers", "quantiles", "gates"),
+    "fast": ("rivers", "quantiles", "gates", "branches"),
     "all": tuple(INSTRUMENTS),
 }
 

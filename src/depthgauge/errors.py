@@ -6,6 +6,7 @@
     │   ├── NetworkError               depth, width, initialisation, shapes
     │   └── SpecificationError         a TOML specification or a command option
     ├── TargetError (TypeError)        a target of a kind that is not measured  exit 2
+    ├── ModelError (RuntimeError)      the user's model failed, in this module  exit 2
     ├── MissingExtra (ImportError)     an optional package is not installed     exit 2
     └── ClaimError                     a suite's claim does not hold            exit 1
 
@@ -23,6 +24,7 @@ __all__ = [
     "DepthgaugeError",
     "EquationError",
     "MissingExtra",
+    "ModelError",
     "NetworkError",
     "SpecificationError",
     "TargetError",
@@ -61,6 +63,14 @@ class SpecificationError(UsageError):
 
 class TargetError(DepthgaugeError, TypeError):
     """A target of a kind that this verb does not take."""
+
+
+class ModelError(DepthgaugeError, RuntimeError):
+    """The user's model raised in its forward or backward pass; ``path`` names the module."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        self.path = path
+        super().__init__(message)
 
 
 class MissingExtra(DepthgaugeError, ImportError):

@@ -291,6 +291,8 @@ def _measure_ensemble(
     columns = {}
     for name in run.quantities:
         part, statistic = PARTS[name]
+        if part == "branch":
+            continue
         source = watcher.gates if part == "gate" else watcher.rivers[part]
         columns[name] = Column(
             rows["activation" if part == "gate" else "state"], source.values[statistic]
@@ -317,6 +319,12 @@ def _profile(network: Network, run: _Run, found: Mapping[str, Column], wanted: s
         for name in QUANTITIES
         if name not in run.quantities
     }
+    for name in INSTRUMENTS["branches"]:
+        if name in run.quantities:
+            not_measured[name] = (
+                "the blocks of an equation run as one program; measure(network.module(seed), "
+                "batch) looks at every addition"
+            )
     if not network.layers.activations:
         for name in INSTRUMENTS["gates"]:
             columns.pop(name, None)

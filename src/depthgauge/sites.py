@@ -27,7 +27,8 @@ class Site:
 
     ``index`` is its row in the profile; ``block`` is 0 for the network's input and 1..depth for
     what block 1..depth produced; ``path`` is ``"input"`` or the module path of what produced it
-    (0-based, so block 1 is ``"blocks.0"``); ``role`` is ``"state"`` or ``"activation"``.
+    (0-based, so block 1 is ``"blocks.0"``); ``role`` is ``"state"``, ``"branch"`` or
+    ``"activation"``.
     """
 
     index: int
@@ -141,6 +142,40 @@ _ALL = [
         "finds fewer",
         "linear",
         ("activation",),
+    ),
+    *(
+        Quantity(
+            f"derivative_{suffix}",
+            "output per input",
+            f"the {q} quantile of |phi'(z)| over examples and units, by lower interpolation: the "
+            f"ceil({q} * N)-th smallest of N; a magnitude, so that a falling slope is no flat one",
+            "linear",
+            ("activation",),
+        )
+        for suffix, q in (("q05", "0.05"), ("q50", "0.5"), ("q95", "0.95"))
+    ),
+    Quantity(
+        "branch_rms",
+        "state units",
+        f"what is added to the stream, after every factor and norm on the branch: its RMS {_EVERY}",
+        "log",
+        ("branch",),
+    ),
+    Quantity(
+        "branch_to_stream",
+        "ratio",
+        "branch_rms divided by the RMS of the stream that it is added to, as it enters the sum "
+        "(scaled, if the skip is); before the addition, not after it",
+        "log",
+        ("branch",),
+    ),
+    Quantity(
+        "branch_stream_cosine",
+        "cosine",
+        "<branch, stream> / (|branch| |stream|) as both enter the sum, all examples and positions "
+        "taken as one long vector; no mean is subtracted",
+        "linear",
+        ("branch",),
     ),
 ]
 

@@ -3,12 +3,13 @@
     live       share of pre-activations z, over examples, positions and units, with |phi'(z)| > 0.1
                (ReLU: z > 0)
     saturated  share with |phi'(z)| < 0.01
+    q05 ...    quantiles of |phi'(z)|: the ceil(q N)-th smallest, an element that exists
     dead       share of units for which |phi(z)| <= 1e-6 and |phi'(z)| <= 1e-6 for every example and
                position of the batch
 
 Three different questions: a tanh can be 99.9 per cent live while the state has lost its magnitude,
 and a ReLU unit that is off for half of the batch is neither live there nor dead. A pre-activation
-that is NaN makes all three NaN.
+that is NaN makes all of them NaN.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthgauge.instruments.rivers import wide
+from depthgauge.instruments.rivers import quantiles, wide
 from depthgauge.network.activations import Gate
 
 LIVE, SATURATED, DEAD = 0.1, 0.01, 1e-6
-STATISTICS: Final = ("live", "saturated", "dead")
+QUANTILES: Final = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
+STATISTICS: Final = ("live", "saturated", "dead", *QUANTILES)
 
 
 class Gates:
@@ -51,6 +53,8 @@ class Gates:
         lost = [math.isnan(top) for top in y.flatten(1).amax(1).tolist()]
         slope = None
         for name in self._statistics:
+            if name in QUANTILES:
+                continue
             if name == "live" and rule.kind == "relu":
                 marks = _positive(y)  # exactly where z > 0
             else:
@@ -60,6 +64,13 @@ class Gates:
                 math.nan if gone else share
                 for share, gone in zip(_shares(marks), lost, strict=True)
             ]
+
+        if wanted := [name for name in self._statistics if name in QUANTILES]:
+            slope = rule.derivative(z, y).abs_() if slope is None else slope
+            found = quantiles(slope.flatten(1), [QUANTILES[name] for name in wanted])
+            gone = torch.tensor(lost)
+            for name, values in zip(wanted, found.cpu(), strict=True):
+                self.values[name][row] = values.double().masked_fill(gone, math.nan)
 
     def _marks(self, name: str, slope: Tensor, y: Tensor) -> Tensor:
         if name == "live":

@@ -71,13 +71,13 @@ def mean(x: Tensor) -> list[float]:
     return found
 
 
-def quantiles(x: Tensor) -> Tensor:
-    """Quantiles of magnitude over the last axis: ``(..., N) -> (len(QUANTILES), ...)``.
+def quantiles(x: Tensor, shares: Sequence[float] = tuple(QUANTILES.values())) -> Tensor:
+    """Quantiles of magnitude over the last axis: ``(..., N) -> (len(shares), ...)``.
 
     NaN counts as the largest magnitude, so that it is seen in the upper quantiles.
     """
     count = x.shape[-1]
-    places = [max(math.ceil(q * count), 1) - 1 for q in QUANTILES.values()]
+    places = [max(math.ceil(q * count), 1) - 1 for q in shares]
     magnitude = x.abs()
     if x.device.type == "cpu":  # NumPy sorts with vector instructions; selecting is slower
         ordered = torch.from_numpy(np.sort(magnitude.numpy(), axis=-1))
@@ -86,7 +86,7 @@ def quantiles(x: Tensor) -> Tensor:
     return ordered[..., places].movedim(-1, 0)
 
 
-_SINGLE: Final[dict[str, Callable[[Tensor], list[float]]]] = {
+SINGLE: Final[dict[str, Callable[[Tensor], list[float]]]] = {
     "rms": rms,
     "mean": mean,
     "max": largest,
@@ -102,7 +102,7 @@ class River:
     """
 
     def __init__(self, statistics: Sequence[str], rows: int, members: int) -> None:
-        self._single = [name for name in statistics if name in _SINGLE]
+        self._single = [name for name in statistics if name in SINGLE]
         self._quantiles = [name for name in statistics if name in QUANTILES]
         self._members = members
         self.values = {name: np.full((rows, members), np.nan) for name in statistics}
@@ -111,7 +111,7 @@ class River:
         """Reduce the state or gradient at this place: ``(E, ...)``, without E for one member."""
         x = wide(x.detach()).reshape(self._members, -1)
         for name in self._single:
-            self.values[name][row] = _SINGLE[name](x)
+            self.values[name][row] = SINGLE[name](x)
         if self._quantiles:
             picked = dict(zip(QUANTILES, quantiles(x).cpu(), strict=True))
             for name in self._quantiles:

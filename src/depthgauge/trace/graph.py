@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Call", "Graph", "Ref", "Value"]
 
@@ -22,15 +22,16 @@ class Ref(int):
 class Value:
     """One tensor of the forward pass, as it was when it was made.
 
-    ``args`` are the function's arguments with ``Ref`` in place of tensors. ``data``: it depends on
-    the batch; ``param``: on parameters. ``grad``: a gradient reaches it; ``blind``: it was made
-    where gradients were switched off, so that ``grad`` says nothing. ``anchored``: it was given a
-    gradient for the measurement.
+    ``args`` and ``options`` are what ``function`` was given by position and by name, with ``Ref``
+    in place of tensors; ``item`` is its place if several tensors were made, else -1. ``path`` names
+    a parameter, a buffer or a part of the batch. ``data``: it depends on the batch; ``param``: on
+    parameters. ``grad``: a gradient reaches it; ``blind``: it was made where gradients were switched
+    off, so that ``grad`` says nothing.
     """
 
     __slots__ = (
-        "args", "blind", "call", "data", "floating", "grad", "index", "inputs", "kind", "name",
-        "param", "place", "shape",
+        "args", "blind", "call", "data", "floating", "function", "grad", "index", "inputs", "item",
+        "kind", "name", "options", "param", "path", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -38,30 +39,29 @@ class Value:
         index: int,
         name: str,
         kind: str,
-        inputs: tuple[int, ...] = (),
-        args: tuple[Any, ...] = (),
-        *,
-        call: int = 0,
-        place: str = "",
-        shape: tuple[int, ...] = (),
-        floating: bool = True,
-        grad: bool = True,
-        data: bool = True,
-        param: bool = False,
-        blind: bool = False,
+        inputs: tuple[int, ...],
+        call: int,
+        shape: tuple[int, ...],
+        floating: bool,
+        grad: bool,
+        data: bool,
+        param: bool,
+        blind: bool,
     ) -> None:
-        self.index, self.name, self.kind = index, name, kind
-        self.inputs, self.args = inputs, args
-        self.call, self.place, self.shape = call, place, shape
+        self.index, self.name, self.kind, self.inputs = index, name, kind, inputs
+        self.call, self.shape = call, shape
         self.floating, self.grad, self.data = floating, grad, data
         self.param, self.blind = param, blind
+        self.args: tuple[Any, ...] = ()
+        self.options: dict[str, Any] = {}
+        self.function: Any = None
+        self.item, self.path = -1, ""
 
     def __repr__(self) -> str:
-        return f"{self.index}: {self.name}{self.inputs} [{self.kind}] {self.shape} {self.place}"
+        return f"{self.index}: {self.name}{self.inputs} [{self.kind}] {self.shape} {self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One execution of a module; ``parent`` is the number of the call that made it, or -1."""
 
     path: str
@@ -76,20 +76,24 @@ class Graph:
     values: list[Value] = field(default_factory=list)
     calls: list[Call] = field(default_factory=lambda: [Call("", -1, "")])
     outputs: tuple[int, ...] = ()
+    _flow: list[tuple[int, ...]] = field(default_factory=list, repr=False)
 
-    @cached_property
+    @property
     def flow(self) -> list[tuple[int, ...]]:
-        """For each value the inputs from which a gradient comes, in order, without repetition."""
-        values = self.values
-        out: list[tuple[int, ...]] = []
-        for value in values:
-            carries = value.floating and value.kind != "cut" and (value.grad or value.blind)
-            inputs = [
-                i
-                for i in dict.fromkeys(value.inputs)
-                if values[i].floating and (values[i].grad or values[i].blind or value.blind)
-            ]
-            out.append(tuple(inputs) if carries else ())
+        """For each value the inputs from which a gradient comes, in order, without repetition.
+
+        One list that grows with the values.
+        """
+        values, out = self.values, self._flow
+        for value in values[len(out) :]:
+            if not value.floating or value.kind == "cut" or not (value.grad or value.blind):
+                out.append(())
+                continue
+            inputs = (values[i] for i in dict.fromkeys(value.inputs))
+            blind = value.blind
+            out.append(
+                tuple(v.index for v in inputs if v.floating and (v.grad or v.blind or blind))
+            )
         return out
 
     @cached_property

@@ -13,7 +13,7 @@ from math import prod
 
 from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
 
-__all__ = ["Merge", "find", "merges"]
+__all__ = ["Merge", "chain", "find", "local", "merges"]
 
 _WEIGHED, _BENT = 1, 2
 _LONGEST = 64  # values on a weight-free path, at most
@@ -178,6 +178,21 @@ def _reach(roles: Roles, term: int, low: int) -> dict[int, int]:
             state |= (_WEIGHED if roles.moves(i) else 0) | (_BENT if roles.bends(i) else 0)
             todo += [(j, state) for j in below if j >= low]
     return found
+
+
+def local(roles: Roles, terms: list[int]) -> int | None:
+    """Which of a sum's own terms is the skip, or None; asked while the pass still runs."""
+    terms = [i for i in dict.fromkeys(terms) if _carries(roles, i)]
+    if len(terms) < 2:
+        return None
+    chains = {node: chain(roles, node) for node in terms}
+    found = _skip(roles, terms, chains) or _projection(roles, terms)
+    return None if found is None else found[0]
+
+
+def _carries(roles: Roles, i: int) -> bool:
+    value = roles.values[i]
+    return value.floating and (value.grad or value.blind)
 
 
 _Found = tuple[int, int, str, dict[int, dict[int, int]]]

@@ -19,47 +19,69 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
 from depthgauge.trace.graph import Call, Graph, Ref, Value
-from depthgauge.trace.operations import KINDS, autograd_name, kind_of, plain_name
+from depthgauge.trace.inventory import Inventory
+from depthgauge.trace.operations import autograd_name, kind_of, plain_name
 
 __all__ = ["Recorder", "Watcher"]
 
+#: ``Value.item`` of what was found along autograd's graph.
+GRAFTED: Final = -2
 _KEY: Final = "_depthgauge_value"
 _TOKENS = itertools.count()
 _FUSED: Final = ("addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul", "addcdiv")
-_PLAIN: Final = (int, float, bool, str, type(None), slice, type(...), torch.dtype, torch.Size)
+_PLAIN: Final = frozenset((int, float, bool, str, type(None), type(...), torch.dtype))
 
-#: Functions that a watcher looks at before they run, because they may write over their input.
-_BEFORE: Final = frozenset(name for name, kind in KINDS.items() if kind in ("sum", "act"))
-_AFTER: Final = frozenset(("sum", "act", "norm", "weights", "contract", "opaque", "cell"))
+_LAYERS: Final = frozenset(("weights", "contract", "opaque", "cell"))
+_SHOWN: Final = frozenset(("sum", "act", "norm", *_LAYERS))
+_NONE: Final[dict[str, Any]] = {}
+_SPLIT: Final = frozenset((*_FUSED, "sum", "mean", "einsum", "index_put"))
+#: Functions met so far, with their plain names and kinds.
+_NAMES: dict[Any, tuple[str, str]] = {}
+_ELEMENTWISE: Final = ("act", "point", "product", "sum", "shape", "source", "constant")
 
 
 class Watcher(Protocol):
     """Looks at tensors as they are made; whatever it keeps is numbers."""
 
-    def before(self, graph: Graph, name: str, tensors: list[tuple[int, Tensor]]) -> object:
-        """The float inputs of a sum or an activation, not yet written over."""
+    def adding(self, graph: Graph, terms: list[tuple[int, Tensor]]) -> object:
+        """The float tensors that a sum is about to add, not yet written over."""
         ...
 
-    def after(self, value: Value, out: Tensor, before: object) -> None:
-        """What such a function made, with what ``before`` returned."""
+    def added(self, value: Value, out: Tensor, seen: object) -> None:
+        """What the sum made, with what ``adding`` returned (None where it was not asked)."""
         ...
 
-    def layer(self, value: Value, x: Tensor) -> None:
-        """The data that is about to enter a weight layer: value ``value``."""
+    def activating(self, z: Tensor, in_place: bool) -> object:
+        """An activation's input, which it writes over if it works in place."""
+        ...
+
+    def activated(self, value: Value, function: Any, y: Tensor, seen: object) -> None:
+        """The activation's output; ``function`` is it without the recorder."""
+        ...
+
+    def normed(self, value: Value, out: Tensor) -> None:
+        """What a norm made."""
+        ...
+
+    def entering(self, value: Value, x: Tensor) -> None:
+        """The data that enters a weight layer."""
+        ...
+
+    def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
+        """A module without weights and children has made ``y`` of ``z``, element by element."""
         ...
 
 
 class Recorder(TorchFunctionMode):
     """Records into ``graph`` while it is entered; ``with recorder: model(...)``.
 
-    ``names`` maps the id of each parameter and buffer to its path and whether it is a parameter.
     ``anchor``: a zero that requires a gradient, added to what a frozen layer makes of the data.
     ``own`` counts the seconds that recording and watching took.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        inventory: Inventory,
         watcher: Watcher | None = None,
         anchor: Tensor | None = None,
     ) -> None:
@@ -67,18 +89,18 @@ class Recorder(TorchFunctionMode):
         self.graph = Graph()
         self.own = 0.0
         self.called: set[int] = set()
+        self._values = self.graph.values
         self._watcher, self._anchor = watcher, anchor
         self._token = next(_TOKENS)
-        self._paths = {id(m): path for path, m in model.named_modules()}
-        self._held: dict[int, tuple[str, bool]] = {}
-        for path, buffer in model.named_buffers():
-            self._held[id(buffer)] = (path, False)
-        for path, parameter in model.named_parameters():
-            self._held[id(parameter)] = (path, True)
+        self._paths = {id(module): path for path, module in inventory.modules}
+        self._held = {id(buffer): (path, False) for path, buffer in inventory.buffers}
+        self._held |= {id(parameter): (path, True) for path, parameter in inventory.parameters}
         self._known: dict[int, int] = {}  # id of a parameter, buffer or input -> its value
         self._kept: list[Tensor] = []  # keeps those ids alive
         self._nodes: dict[Any, int] = {}  # autograd's node -> the value that it made
         self._here = 0
+        #: Calls with the ids of their modules and how many values there were.
+        self._running: list[tuple[int, int, int]] = []
         self._written: set[int] = set()  # values that were written over a tensor
         self._handles: list[Any] = []
 
@@ -105,16 +127,40 @@ class Recorder(TorchFunctionMode):
         return self.graph.calls[self._here]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        self.called.add(id(module))
-        path = self._paths.get(id(module))
+        number = id(module)
+        self.called.add(number)
+        path = self._paths.get(number)
         calls = self.graph.calls
         if path is None:
             path = f"{calls[self._here].path}.<{type(module).__name__}>".lstrip(".")
         calls.append(Call(path, self._here, type(module).__name__))
         self._here = len(calls) - 1
+        self._running.append((self._here, number, len(self._values)))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._here = max(self.graph.calls[self._here].parent, 0)
+        here, first, number = self._here, 0, id(module)
+        while self._running:  # a module whose exception the model has caught never left
+            here, left, first = self._running.pop()
+            if left == number:
+                break
+        self._here = max(self.graph.calls[here].parent, 0)
+        if (
+            len(self._values) - first > 1 and not module._parameters and not module._modules
+            and self._watcher is not None and not module._buffers and len(args) == 1
+            and isinstance(output, Tensor) and isinstance(args[0], Tensor)
+        ):  # fmt: skip
+            start = perf_counter()
+            self._composite(here, first, module, args[0], output)
+            self.own += perf_counter() - start
+
+    def _composite(self, call: int, first: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
+        """Show the watcher an activation that a module spells out in several functions."""
+        kinds = [value.kind for value in self._values[first:]]
+        several = len(kinds) - kinds.count("source") - kinds.count("constant") > 1
+        same = z.shape == y.shape and z is not y and y.is_floating_point()
+        if several and same and all(kind in _ELEMENTWISE for kind in kinds):
+            assert self._watcher is not None
+            self._watcher.left(call, module, z, y)
 
     # ----------------------------------------------------------------------- recording
 
@@ -122,68 +168,103 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = plain_name(func)
+        start = perf_counter()
+        found = _NAMES.get(func)
+        if found is None:
+            found = _named(func)
+        name, kind = found
         watcher, seen = self._watcher, None
-        if name == "requires_grad" and args[0].grad_fn is not None and len(args) == 2:
+        if watcher is not None and args:
+            if kind == "sum":
+                seen = watcher.adding(self.graph, self._floats(args, kwargs))
+            elif kind == "act" and args[0].is_floating_point():
+                seen = watcher.activating(args[0], _in_place(func, args, kwargs))
+        if name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
             return None  # asks for the gradient that our anchor has given it already
-        if watcher is not None and name in _BEFORE:
-            start = perf_counter()
-            seen = watcher.before(self.graph, name, self._floats(args, kwargs))
-            self.own += perf_counter() - start
+        own = perf_counter() - start
         out = func(*args, **kwargs)
+        start = perf_counter()
         if isinstance(out, Tensor):
-            start = perf_counter()
-            out = self._record(name, args, kwargs, out, seen)
-            self.own += perf_counter() - start
-        elif type(out) in (tuple, list) or (isinstance(out, tuple) and out):
-            start = perf_counter()
+            out = self._record(name, kind, args, kwargs, out, seen, -1, func)
+        elif isinstance(out, tuple | list):
             for place, item in enumerate(out):
                 if isinstance(item, Tensor):
-                    self._record(name, args, kwargs, item, None, place)
-            self.own += perf_counter() - start
+                    self._record(name, kind, args, kwargs, item, None, place, func)
         elif name == "setitem":
-            self._record(name, args, kwargs, args[0], None)
+            self._record(name, kind, args, kwargs, args[0], None, -1, func)
+        self.own += own + perf_counter() - start
         return out
 
     def _record(
-        self, name: str, args: Any, kwargs: Any, out: Tensor, seen: object, place: int = -1
+        self,
+        name: str,
+        kind: str,
+        args: Any,
+        kwargs: Any,
+        out: Tensor,
+        seen: object,
+        place: int,
+        function: Any,
     ) -> Tensor:
         inputs: list[int] = []
         shown = [self._strip(arg, inputs) for arg in args]
-        if kwargs:
-            shown += [(key, self._strip(arg, inputs)) for key, arg in kwargs.items()]
-        values = self.graph.values
-        kind = kind_of(name)
+        options = (
+            {key: self._strip(arg, inputs) for key, arg in kwargs.items()} if kwargs else _NONE
+        )
+        values = self._values
+        if name in _SPLIT:
+            name, kind, inputs = self._split(name, kind, inputs, shown, options, out)
         data = param = False
         for i in inputs:
-            data = data or values[i].data
-            param = param or values[i].param
-        if place >= 0:
-            shown.append(("place", place))
-        name, kind, inputs = self._split(name, kind, inputs, shown, out)
-        value = self._new(name, kind, tuple(inputs), tuple(shown), out, data, param)
-        anchor = self._anchor
+            made = values[i]
+            data = data or made.data
+            param = param or made.param
+        value = self._new(name, kind, tuple(inputs), out, data, param)
+        value.args, value.options = tuple(shown), options
+        value.function, value.item = function, place
         if (
-            anchor is not None and data and not value.grad and not value.blind and value.floating
-            and kind != "cut" and kind != "source" and place < 0
-            and any(values[i].param for i in inputs) and out.dtype.is_floating_point
+            param and data and not value.grad and value.floating and not value.blind and place < 0
+            and self._anchor is not None and kind not in ("cut", "source")
+            and out.dtype.is_floating_point
             and not any(values[i].grad and values[i].floating for i in inputs if values[i].data)
         ):  # fmt: skip
-            out = out + anchor.to(out)
+            out = out + self._anchor.to(out)
             value.grad = True
-            value.args = (*value.args, ("anchored", True))
         self._know(out, value)
         if args and args[0] is out and kind not in ("shape", "cut", "source"):
             self._wrote(out, value)
-        if (watcher := self._watcher) is not None and value.floating and kind in _AFTER:
-            if kind in ("weights", "contract", "opaque", "cell"):
-                self._layer(watcher, args)
-            if seen is not None or kind == "norm":
-                watcher.after(value, out, seen)
+        if self._watcher is not None and value.floating and kind in _SHOWN:
+            self._show(value, function, args, kwargs, out, seen)
         return out
 
+    def _show(
+        self, value: Value, function: Any, args: Any, kwargs: Any, out: Tensor, seen: object
+    ) -> None:
+        watcher = self._watcher
+        assert watcher is not None
+        match value.kind:
+            case "sum":
+                watcher.added(value, out, seen)
+            case "act" if seen is not None:
+                watcher.activated(value, (function, args[1:], kwargs), out, seen)
+            case "norm":
+                watcher.normed(value, out)
+            case kind if kind in _LAYERS:
+                for arg in args[:2]:
+                    if isinstance(arg, Tensor) and arg.is_floating_point():
+                        entered = self.graph.values[self.find(arg)]
+                        if entered.data and (entered.grad or entered.blind):
+                            watcher.entering(entered, arg)
+                            break
+
     def _split(
-        self, name: str, kind: str, inputs: list[int], shown: list[Any], out: Tensor
+        self,
+        name: str,
+        kind: str,
+        inputs: list[int],
+        shown: list[Any],
+        options: dict[str, Any],
+        out: Tensor,
     ) -> tuple[str, str, list[int]]:
         """A function that does two things as two values: ``addmm`` is a product and a sum."""
         values = self.graph.values
@@ -194,57 +275,46 @@ class Recorder(TorchFunctionMode):
             if not values[first].data and kind == "contract":  # a bias
                 return name, kind, inputs
             param = any(values[i].param for i in factors)
-            made = self._new(
-                inner, kind_of(inner), tuple(factors), tuple(map(Ref, factors)), out, data, param
-            )
+            made = self._new(inner, kind_of(inner), tuple(factors), out, data, param)
+            made.args = tuple(map(Ref, factors))
             shown[:] = [Ref(first), Ref(made.index), *shown[3:]]
             return name, "sum", [first, made.index]
         if name in ("sum", "mean") and len(inputs) == 1 and values[inputs[0]].name == "stack":
             stack = values[inputs[0]]
-            axis = _axis(stack.args, 0)
-            over = _axis(tuple(shown), None)
+            axis = _axis(stack.args, stack.options, 0)
+            over = _axis(tuple(shown), options, None)
             if over is not None and over % len(stack.shape) == axis % len(stack.shape):
                 return name, "sum", list(stack.inputs)
         if name == "einsum" and (stacked := _summed(values, inputs, shown)):
             return name, "sum", stacked
-        if name == "index_put" and shown[-1] in (True, ("accumulate", True)):
+        if name == "index_put" and (options.get("accumulate") or shown[-1] is True):
             return name, "sum", inputs
         return name, kind, inputs
-
-    def _layer(self, watcher: Watcher, args: Any) -> None:
-        """Show the watcher the data that enters a weight layer."""
-        for arg in args[:2]:
-            if isinstance(arg, Tensor) and arg.is_floating_point():
-                value = self.graph.values[self.find(arg)]
-                if value.data and (value.grad or value.blind):
-                    watcher.layer(value, arg)
-                    return
 
     def _new(
         self,
         name: str,
         kind: str,
         inputs: tuple[int, ...],
-        args: tuple[Any, ...],
         out: Tensor,
         data: bool,
         param: bool,
     ) -> Value:
+        values = self._values
         value = Value(
-            len(self.graph.values),
+            len(values),
             name,
             kind,
             inputs,
-            args,
-            call=self._here,
-            shape=tuple(out.shape),
-            floating=out.is_floating_point() or out.is_complex(),
-            grad=out.requires_grad,
-            data=data,
-            param=param,
-            blind=not torch.is_grad_enabled(),
+            self._here,
+            tuple(out.shape),
+            out.is_floating_point() or out.is_complex(),
+            out.requires_grad,
+            data,
+            param,
+            not torch.is_grad_enabled(),
         )
-        self.graph.values.append(value)
+        values.append(value)
         return value
 
     def _wrote(self, tensor: Tensor, value: Value) -> None:
@@ -255,40 +325,44 @@ class Recorder(TorchFunctionMode):
             below = self.find(base)
             data = value.data or self.graph.values[below].data
             inputs = (below, value.index)
-            whole = self._new("setitem", "join", inputs, (), base, data, value.param)
+            whole = self._new("setitem", "join", inputs, base, data, value.param)
             self._written.add(whole.index)
             self._know(base, whole)
 
     def _know(self, tensor: Tensor, value: Value) -> None:
-        if id(tensor) in self._held or id(tensor) in self._known:
-            self._known[id(tensor)] = value.index
+        number = id(tensor)
+        if number in self._known or number in self._held:
+            self._known[number] = value.index
         else:
             try:
-                setattr(tensor, _KEY, (self._token, value.index))
-            except (AttributeError, RuntimeError):
-                self._known[id(tensor)] = value.index
+                tensor.__dict__[_KEY] = (self._token, value.index)
+            except AttributeError:  # a subclass without room for it
+                self._known[number] = value.index
                 self._kept.append(tensor)
-        if value.grad:
-            node = tensor.grad_fn
-            if node is not None:
-                self._nodes[node] = value.index
+        if value.grad and (node := tensor.grad_fn) is not None:
+            self._nodes[node] = value.index
 
     # ------------------------------------------------------------------- finding a value
 
     def give(self, tensor: Tensor, name: str) -> None:
         """Make ``tensor``, a part of the batch, known as an input called ``name``."""
-        value = self._new(name, "input", (), (), tensor, True, False)
-        value.place = name
+        value = self._new(name, "input", (), tensor, True, False)
+        value.path = name
         self._know(tensor, value)
 
     def find(self, tensor: Tensor) -> int:
         """The number of the value that ``tensor`` holds now."""
-        mark = tensor.__dict__.get(_KEY) if hasattr(tensor, "__dict__") else None
+        known = self._known.get(id(tensor))
+        if known is not None:
+            return known
+        try:
+            mark = tensor.__dict__.get(_KEY)
+        except AttributeError:
+            mark = None
         if mark is not None and mark[0] == self._token:
             index: int = mark[1]
             return self._fresh(tensor, index) if self._written else index
-        known = self._known.get(id(tensor))
-        return self._unknown(tensor) if known is None else known
+        return self._unknown(tensor)
 
     def _fresh(self, view: Tensor, index: int) -> int:
         """A view of what has been written over since: a view of what is there now."""
@@ -301,9 +375,9 @@ class Recorder(TorchFunctionMode):
             return index
         old = self.graph.values[index]
         value = self._new(
-            old.name, "shape", (newer.index,), (), view, newer.data, newer.param or old.param
+            old.name, "shape", (newer.index,), view, newer.data, newer.param or old.param
         )
-        setattr(view, _KEY, (self._token, value.index))
+        view.__dict__[_KEY] = (self._token, value.index)
         return value.index
 
     def _unknown(self, tensor: Tensor) -> int:
@@ -318,8 +392,8 @@ class Recorder(TorchFunctionMode):
         else:
             leaf = isinstance(tensor, nn.Parameter) or trained
             kind = "parameter" if leaf else "buffer" if path else "constant"
-            value = self._new(path or kind, kind, (), (), tensor, False, leaf)
-            value.place, value.blind = path, False
+            value = self._new(path or kind, kind, (), tensor, False, leaf)
+            value.path, value.blind = path, False
             if leaf:
                 value.grad = tensor.requires_grad
         if node is not None and not path:
@@ -349,17 +423,13 @@ class Recorder(TorchFunctionMode):
             return self.find(leaf)
         name = autograd_name(node)
         inputs = tuple(self._nodes[n] for n, _ in node.next_functions if n is not None)
-        values = self.graph.values
+        values = self._values
+        data = any(values[i].data for i in inputs)
+        param = any(values[i].param for i in inputs)
         value = Value(
-            len(values),
-            name,
-            kind_of(name),
-            inputs,
-            (("grafted", True),),
-            call=self._here,
-            data=any(values[i].data for i in inputs),
-            param=any(values[i].param for i in inputs),
+            len(values), name, kind_of(name), inputs, self._here, (), True, True, data, param, False
         )
+        value.item = GRAFTED
         values.append(value)
         return value.index
 
@@ -369,22 +439,36 @@ class Recorder(TorchFunctionMode):
             index = self.find(arg)
             inputs.append(index)
             return Ref(index)
-        if type(arg) in (tuple, list):
+        kind = type(arg)
+        if kind in _PLAIN:
+            return arg
+        if kind is tuple or kind is list or isinstance(arg, tuple | list):
             return tuple([self._strip(item, inputs) for item in arg])
-        if isinstance(arg, slice):
+        if kind is slice:
             return slice(*(self._strip(x, inputs) for x in (arg.start, arg.stop, arg.step)))
-        return arg if isinstance(arg, _PLAIN) else None
+        return None
 
     def _floats(self, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[int, Tensor]]:
         given = [*args, *kwargs.values()] if kwargs else args
         return [(self.find(a), a) for a in given if isinstance(a, Tensor) and a.is_floating_point()]
 
 
-def _axis(args: tuple[Any, ...], default: int | None) -> int | None:
-    """The one axis among a function's arguments, the second one or called dim."""
-    for arg in args[1:]:
-        if isinstance(arg, tuple) and arg and arg[0] in ("dim", "axis"):
-            arg = arg[1]
+def _named(function: Any) -> tuple[str, str]:
+    """Plain name and kind; kept for functions that live as long as PyTorch does."""
+    name = plain_name(function)
+    found = (name, kind_of(name))
+    # Properties come as a new object each time, and lambdas would be held for ever.
+    if getattr(function, "__module__", None) is not None or type(function).__name__ in (
+        "method_descriptor", "wrapper_descriptor", "builtin_function_or_method",
+    ):  # fmt: skip
+        if len(_NAMES) < 4096:
+            _NAMES[function] = found
+    return found
+
+
+def _axis(args: tuple[Any, ...], options: dict[str, Any], default: int | None) -> int | None:
+    """The one axis among a function's arguments: the second one, or the one called dim."""
+    for arg in (*args[1:2], options.get("dim"), options.get("axis")):
         if isinstance(arg, tuple) and len(arg) == 1:
             arg = arg[0]
         if isinstance(arg, int) and not isinstance(arg, bool | Ref):
@@ -403,8 +487,15 @@ def _summed(values: list[Value], inputs: list[int], shown: list[Any]) -> list[in
         stack, numbers = values[inputs[which]], subscripts[other]
         if stack.name != "stack" or values[inputs[other]].data or len(numbers) != 1:
             continue
-        axis = _axis(stack.args, 0)
+        axis = _axis(stack.args, stack.options, 0)
         letters = subscripts[which].replace("...", "." * (len(stack.shape) - 1))
         if axis is not None and letters[axis % len(stack.shape)] == numbers not in right:
             return list(stack.inputs)
     return []
+
+
+def _in_place(function: Any, args: Any, kwargs: Any) -> bool:
+    name = getattr(function, "__name__", "")
+    if kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
+        return True
+    return name in ("elu", "leaky_relu", "celu", "rrelu", "threshold") and args[-1] is True

@@ -40,10 +40,14 @@ class Roles:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.values, self.flow = graph.values, graph.flow
+        self.values = graph.values
         self._norms: dict[int, int | None] = {}
         self._layers: dict[int, int] = {}
         self._back: dict[int, tuple[Step, ...]] = {}
+
+    @property
+    def flow(self) -> list[tuple[int, ...]]:
+        return self.graph.flow  # which may still grow
 
     # --------------------------------------------------------------------- weight layers
 
@@ -313,8 +317,7 @@ class Roles:
             out = [(j, "scaled") for j in inputs]
         else:
             kinds = ["identity"] * len(inputs)
-            alpha = any(a and a[0] in ("alpha", "value") and a[1] != 1 for a in value.args
-                        if isinstance(a, tuple) and len(a) == 2)  # fmt: skip
+            alpha = value.options.get("alpha", value.options.get("value", 1)) != 1
             if len(inputs) == 2 and (value.name in ("sub", "subtract", "isub") or alpha):
                 kinds[1] = "scaled"
             if len(inputs) == 2 and value.name == "rsub":
@@ -346,4 +349,5 @@ class Roles:
 
 
 def _half(value: Value) -> bool:
-    return any(isinstance(a, float) and abs(a) == 0.5 for a in value.args)
+    exponent = value.args[1] if len(value.args) > 1 else value.options.get("exponent")
+    return isinstance(exponent, float) and abs(exponent) == 0.5

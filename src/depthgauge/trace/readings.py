@@ -1,0 +1,409 @@
+"""What is read off a forward pass as it runs: numbers, no tensor.
+
+At every sum that the local test takes for a merge: the stream that enters it, the branch that is
+added, and what comes out; at norms and activations that follow a merge, and at what enters a weight
+layer: the state there. A hook on the same tensor reads the gradient on its way back, and dies with
+it. On a device other than the CPU the numbers stay there until the end: one synchronisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from depthgauge.instruments import rivers
+from depthgauge.instruments.gates import DEAD, Gates
+from depthgauge.network.activations import Gate, gate
+from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.merges import local
+from depthgauge.trace.roles import Roles
+
+__all__ = ["Readings"]
+
+#: Options of PyTorch's activations: (the language's name, PyTorch's, the default), in order.
+_OPTIONS: Final[dict[str, tuple[tuple[str, str, Any], ...]]] = {
+    "relu": (),
+    "tanh": (),
+    "sigmoid": (),
+    "silu": (),
+    "mish": (),
+    "selu": (),
+    "softsign": (),
+    "gelu": (("approximate", "approximate", "none"),),
+    "elu": (("alpha", "alpha", 1.0),),
+    "leaky_relu": (("slope", "negative_slope", 0.01),),
+    "softplus": (("beta", "beta", 1.0),),
+}
+
+#: Where a composite activation is compared with the known ones.
+_GRID: Final = (-6.0, -2.5, -1.7, -1.0, -0.4, -0.05, 0.0, 0.02, 0.3, 0.9, 1.4, 2.2, 3.6, 7.0)
+_KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("gelu", {"approximate": "tanh"}),
+    ("gelu", {"approximate": "none"}),
+    *((name, {}) for name in ("relu", "tanh", "sigmoid", "silu", "mish", "selu", "softsign")),
+    ("elu", {"alpha": 1.0}),
+    ("leaky_relu", {"slope": 0.01}),
+    ("softplus", {"beta": 1.0}),
+)
+
+#: Elements that quantiles and derivatives are taken over, at most.
+SAMPLE: Final = 2**14
+_QUANTILES: Final = list(rivers.QUANTILES)
+
+Numbers = Sequence[float] | Tensor
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The skip and the branch of a sum that is about to run."""
+
+    skip: int
+    numbers: Numbers | None
+
+
+@dataclass
+class Activation:
+    """One activation: the value that it made, its name with options, its statistics."""
+
+    value: int
+    call: int
+    kind: str
+    options: dict[str, Any]
+    statistics: dict[str, float] = field(default_factory=dict)
+
+
+class Readings:
+    """Statistics by the number of the value they were taken of.
+
+    ``river``: names of ``instruments.rivers`` for states and gradients; ``gates``: names of
+    ``instruments.gates``; ``branches``: whether additions are looked at.
+    """
+
+    def __init__(
+        self, state: Sequence[str], gradient: Sequence[str], gates: Sequence[str], branches: bool
+    ) -> None:
+        self.states: dict[int, Numbers] = {}
+        self.gradients: dict[int, Numbers] = {}
+        self.branches: dict[int, Numbers] = {}
+        self.activations: dict[int, Activation] = {}
+        self.composites: dict[int, tuple[str, dict[str, Any]] | None] = {}
+        self.own = 0.0
+        self._hooked: set[int] = set()
+        self._state, self._gradient = tuple(state), tuple(gradient)
+        self._gates, self._branches = tuple(gates), branches
+        self._roles: Roles | None = None
+        self._graph: Graph | None = None
+
+    def forget(self) -> None:
+        """Begin again, for another pass."""
+        self.__init__(  # type: ignore[misc]
+            self._state, self._gradient, self._gates, self._branches
+        )
+
+    # ------------------------------------------------------------------------------- sums
+
+    def adding(self, graph: Graph, terms: list[tuple[int, Tensor]]) -> object:
+        if self._roles is None:
+            self._roles, self._graph = Roles(graph), graph
+        if len(terms) < 2:
+            return None
+        (a, x), (b, y) = terms[:2]
+        if x.shape != y.shape and x.numel() != y.numel():
+            return None
+        found = local(self._roles, [a, b])
+        if found is None:
+            return False
+        skip, stream, branch = (a, x, y) if found == a else (b, y, x)
+        self._read(skip, stream)
+        return _Sum(skip, _branch(branch, stream) if self._branches else None)
+
+    def added(self, value: Value, out: Tensor, seen: object) -> None:
+        if isinstance(seen, _Sum):
+            if seen.numbers is not None:
+                self.branches[value.index] = seen.numbers
+            self._read(value.index, out)
+        elif seen is None and self._roles is not None:
+            terms = [j for j, _ in self._roles.terms(value.index)]
+            if local(self._roles, terms) is not None:
+                self._read(value.index, out)
+
+    # ------------------------------------------------------------------------ other states
+
+    def normed(self, value: Value, out: Tensor) -> None:
+        if value.inputs and value.inputs[0] in self.states:
+            self._read(value.index, out)
+
+    def entering(self, value: Value, x: Tensor) -> None:
+        self._read(value.index, x)
+
+    # ----------------------------------------------------------------------- activations
+
+    def activating(self, z: Tensor, in_place: bool) -> object:
+        if not self._gates:
+            return True
+        return z.detach().clone() if in_place else z.detach()
+
+    def activated(self, value: Value, function: Any, y: Tensor, seen: object) -> None:
+        if value.inputs and value.inputs[0] in self.states:
+            self._read(value.index, y)
+        call, args, kwargs = function
+        options = _options(value.name, args, kwargs)
+        made = Activation(value.index, value.call, value.name, options or {})
+        if self._gates and isinstance(seen, Tensor) and value.data:
+            if options is not None:
+                rule = gate(value.name, options)
+            else:
+                kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
+                rule = _by_autograd(value.name, lambda z: call(z, *args, **kwargs))
+            self._gate(made, rule, seen, y, self._axis(value))
+        self.activations[value.index] = made
+
+    def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
+        assert self._graph is not None or self._roles is None
+        with torch._C.DisableTorchFunction():
+            kind = _recognise(module, z)
+            self.composites[call] = kind
+            inner = [i for i, found in self.activations.items() if found.call == call]
+            for i in inner:
+                del self.activations[i]
+            if kind is None and not inner:
+                return
+            index = y.__dict__["_depthgauge_value"][1]
+            name, options = kind or (type(module).__name__, {})
+            made = Activation(index, call, name, options)
+            if self._gates and self._graph is not None:
+                rule = gate(*kind) if kind else _by_autograd(name, module.forward)
+                self._gate(made, rule, z.detach(), y, self._axis(self._graph.values[index]))
+            self.activations[index] = made
+
+    def _gate(self, made: Activation, rule: Gate, z: Tensor, y: Tensor, axis: int) -> None:
+        """Shares and quantiles over a sample of the pre-activations; dead units over all."""
+        some = [name for name in self._gates if name != "dead"]
+        y = y.detach()
+        flat_z, flat_y = z.reshape(-1), y.reshape(-1)
+        gates = Gates(some, 1, 1, -1)
+        gates.see(0, rule, sample(z, flat_z)[None], sample(y, flat_y)[None])
+        made.statistics = {name: float(gates.values[name][0, 0]) for name in some}
+        if "dead" in self._gates:
+            made.statistics["dead"] = _dead(rule, z, y, axis)
+
+    def _axis(self, value: Value) -> int:
+        """Where the units are, from the right: the channels of a convolution, or the last axis."""
+        if self._graph is None:
+            return -1
+        at = value
+        for _ in range(8):
+            if at.name.startswith(("conv", "batch_norm", "group_norm", "instance_norm")):
+                return 1 - len(value.shape)
+            if not at.inputs or at.kind in ("weights", "contract", "attend"):
+                break
+            at = self._graph.values[at.inputs[0]]
+        return -1
+
+    # ---------------------------------------------------------------------------- reading
+
+    def _read(self, index: int, x: Tensor) -> None:
+        if index not in self.states:
+            if not x.is_floating_point() or not x.numel():
+                return
+            self.states[index] = numbers(x, self._state)
+        # What was made without gradients may have one now: the output of a checkpoint.
+        if self._gradient and x.requires_grad and index not in self._hooked:
+            self._hooked.add(index)
+            x.register_hook(lambda g: self._back(index, g))
+
+    def _back(self, index: int, g: Tensor) -> None:
+        start = perf_counter()
+        self.gradients[index] = numbers(g, self._gradient)
+        self.own += perf_counter() - start
+
+    def state(self, index: int) -> dict[str, float]:
+        return _named(self._state, self.states.get(index))
+
+    def gradient(self, index: int) -> dict[str, float]:
+        return _named(self._gradient, self.gradients.get(index))
+
+    def branch(self, index: int) -> dict[str, float]:
+        return _named(("rms", "ratio", "cosine"), self.branches.get(index))
+
+    def finish(self) -> None:
+        """Fetch what stayed on a device, all in one transfer."""
+        held = [
+            (table, key)
+            for table in (self.states, self.gradients, self.branches)
+            for key, found in table.items()
+            if isinstance(found, Tensor)
+        ]
+        if held:
+            rows = [table[key] for table, key in held]
+            flat = torch.cat([row for row in rows if isinstance(row, Tensor)]).tolist()
+            for (table, key), row in zip(held, rows, strict=True):
+                table[key] = flat[: len(row)]
+                del flat[: len(row)]
+
+
+def _named(names: Iterable[str], found: Numbers | None) -> dict[str, float]:
+    if found is None:
+        return {}
+    assert not isinstance(found, Tensor)
+    return dict(zip(names, found, strict=True))
+
+
+def numbers(x: Tensor, names: Sequence[str]) -> Numbers:
+    """The statistics of one tensor: a list, or on another device a tensor that stays there.
+
+    NumPy's kernels, on the tensor's own memory, take a third of PyTorch's time here. Quantiles are
+    those of at most ``SAMPLE`` elements, spread evenly.
+    """
+    flat = rivers.wide(x.detach()).reshape(-1)
+    if flat.device.type != "cpu":
+        return _on_device(flat, names)
+    a = flat.numpy()
+    out: list[float] = []
+    top = rms = math.nan
+    ordered: list[float] = []
+    for name in names:
+        if name == "rms":
+            with np.errstate(all="ignore"):
+                square = float(a.dot(a)) / a.size
+            low = 1e-30 if a.dtype == np.float32 else 1e-290
+            rms = math.sqrt(square) if low < square < math.inf else rivers.rms(flat[None])[0]
+            out.append(rms)
+        elif name == "max":
+            top = max(float(a.max()), -float(a.min()))
+            out.append(top)
+        elif name == "nonfinite":
+            top = max(float(a.max()), -float(a.min())) if top != top else top
+            out.append(0.0 if math.isfinite(top) else rivers.nonfinite(flat[None])[0])
+        elif name == "mean":
+            with np.errstate(all="ignore"):
+                mean = float(a.mean())
+            out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
+        else:
+            if not ordered:
+                ordered = rivers.quantiles(sample(x, flat)[None])[:, 0].tolist()
+            out.append(ordered[_QUANTILES.index(name)])
+    return out
+
+
+def sample(x: Tensor, flat: Tensor) -> Tensor:
+    """At most ``SAMPLE`` elements of ``flat``, spread evenly and over all columns of ``x``."""
+    if flat.numel() <= SAMPLE:
+        return flat
+    stride = -(-flat.numel() // SAMPLE)
+    while math.gcd(stride, x.shape[-1]) > 1:
+        stride += 1
+    return flat[::stride]
+
+
+def _on_device(x: Tensor, names: Sequence[str]) -> Tensor:
+    single: dict[str, Callable[[Tensor], Tensor]] = {
+        "rms": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel()),
+        "mean": lambda x: x.mean(dtype=torch.float64),
+        "max": lambda x: x.abs().amax().double(),
+        "nonfinite": lambda x: 1 - x.isfinite().double().mean(),
+    }
+    ordered: Tensor | None = None
+    out = []
+    for name in names:
+        if name in single:
+            out.append(single[name](x))
+        else:
+            if ordered is None:
+                ordered = rivers.quantiles(sample(x, x)[None])[:, 0].double()
+            out.append(ordered[_QUANTILES.index(name)])
+    return torch.stack(out)
+
+
+def _branch(branch: Tensor, stream: Tensor) -> Numbers:
+    """RMS of the branch, its ratio to the stream's RMS, and the cosine between the two."""
+    b = rivers.wide(branch.detach()).reshape(1, -1)
+    s = rivers.wide(stream.detach()).reshape(1, -1)
+    if b.dtype != s.dtype:
+        b, s = b.double(), s.double()
+    if b.device.type != "cpu":
+        b64, s64 = b[0].double(), s[0].double()
+        root = math.sqrt(b64.numel())
+        over, under = torch.linalg.vector_norm(b64), torch.linalg.vector_norm(s64)
+        return torch.stack([over / root, over / under, b64.dot(s64) / over / under])
+    (upper,), (lower,) = rivers.rms(b), rivers.rms(s)
+    ratio = upper / lower if lower else math.nan if not upper else math.inf
+    size = upper * lower
+    with np.errstate(all="ignore"):
+        product = float(b[0].numpy().dot(s[0].numpy())) / b.shape[1]
+    if not (1e-30 < size < 1e30) and 0 < upper < math.inf and 0 < lower < math.inf:
+        product, size = ((b.double() / upper) * (s.double() / lower)).mean().item(), 1.0
+    return [upper, ratio, product / size if size else math.nan]
+
+
+def _dead(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:
+    """The share of units that are 0 with derivative 0 on every example: first by the output alone,
+    then by the derivative where that is 0."""
+    others = [i for i in range(y.dim()) if i != y.dim() + axis]
+    y = rivers.wide(y)
+    size = y.abs().amax(others) if others else y.abs()
+    if math.isnan(float(size.sum())):
+        return math.nan
+    silent = size <= DEAD
+    units = int(silent.sum())
+    if units:
+        picked = silent.nonzero()[:, 0]
+        where = y.dim() + axis
+        slope = rule.derivative(
+            rivers.wide(z).index_select(where, picked), y.index_select(where, picked)
+        ).abs()
+        units = int((slope.amax(others) <= DEAD).sum()) if others else int((slope <= DEAD).sum())
+    return units / silent.numel()
+
+
+# --------------------------------------------------------------------- kinds of activation
+
+
+def _options(name: str, args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """PyTorch's arguments as the language's options, or None for an activation it lacks."""
+    if name not in _OPTIONS:
+        return None
+    out = {}
+    for place, (ours, theirs, default) in enumerate(_OPTIONS[name]):
+        out[ours] = kwargs.get(theirs, args[place] if len(args) > place else default)
+    return out
+
+
+def _by_autograd(name: str, function: Callable[[Tensor], Tensor]) -> Gate:
+    """A rule for an activation without one: autograd's derivative, element by element."""
+
+    def derivative(z: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad(), torch._C.DisableTorchFunction():
+            leaf = z.detach().requires_grad_()
+            out = function(leaf)
+            return torch.autograd.grad(out.sum(), leaf)[0]
+
+    return Gate(name, function, derivative)
+
+
+def _recognise(module: nn.Module, like: Tensor) -> tuple[str, dict[str, Any]] | None:
+    """The known activation with the same values as the module on a grid, or None.
+
+    The module has no parameters, buffers or children; it is run once more, on 14 numbers.
+    """
+    grid = torch.tensor(_GRID, dtype=like.dtype, device=like.device)
+    with torch.no_grad():
+        try:
+            found = module.forward(grid.clone())
+        except Exception:
+            return None
+        if not isinstance(found, Tensor) or found.shape != grid.shape:
+            return None
+        tolerance = 1e-5 if like.dtype in (torch.float32, torch.float64) else 2e-2
+        for kind, options in _KNOWN:
+            if F.l1_loss(gate(kind, options).apply(grid), found).item() < tolerance:
+                return kind, options
+    return None

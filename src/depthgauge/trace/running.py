@@ -1,0 +1,347 @@
+"""One forward and one backward pass of any module, recorded and read, the model left as it was."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
+from depthgauge.trace.batches import call, mapped, tensors
+from depthgauge.trace.graph import Graph
+from depthgauge.trace.inventory import Inventory, inventory
+from depthgauge.trace.readings import Readings
+from depthgauge.trace.recorder import Recorder
+from depthgauge.trace.untouched import untouched
+
+__all__ = ["Pass", "run", "unwrapped"]
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@dataclass
+class Pass:
+    """What one pass left: the graph, the names of parameters without gradient, the module ids that
+    were called, seconds in all and those that were our own, and what else has to be said."""
+
+    graph: Graph
+    no_gradient: list[str]
+    called: set[int]
+    seconds: float
+    own: float
+    cotangent: str
+    notes: list[str] = field(default_factory=list)
+    no_backward: str = ""
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
+    """The module inside wrappers that only place or compile it, with what was taken off."""
+    notes = []
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            notes.append(f"the module inside {type(model).__name__} was measured, on one device")
+            model = model.module
+        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
+            notes.append("the compiled model ran uncompiled: hooks do not fire in compiled code")
+            model = inner
+        else:
+            break
+    if any("_orig_mod" in name.split(".") for name, _ in model.named_modules()):
+        notes.append("compiled submodules ran uncompiled: hooks do not fire in compiled code")
+    elif any(getattr(m, "_compiled_call_impl", None) for m in model.modules()):
+        notes.append("modules compiled in place ran uncompiled: hooks do not fire in compiled code")
+    return model, notes
+
+
+def check(held: Inventory, batch: Any) -> None:
+    """Refuse what cannot be run or measured, by name."""
+    tensors_held: list[tuple[str, str, Tensor]] = [
+        *((name, "parameter", t) for name, t in held.parameters),
+        *((name, "buffer", t) for name, t in held.buffers),
+    ]
+    for name, word, tensor in tensors_held:
+        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+            raise NetworkError(
+                f"{word} '{name}' has no shape yet (a lazy module); run the model once on a batch "
+                f"before it is measured"
+            )
+        if tensor.is_meta:
+            raise NetworkError(
+                f"{word} '{name}' is on the meta device, which holds no numbers; call "
+                f"model.to_empty(device='cpu') and initialise the model before it is measured"
+            )
+        if tensor.is_complex() and word == "parameter":
+            raise NetworkError(
+                f"parameter '{name}' is complex ({tensor.dtype}); depthgauge measures real "
+                f"networks, so write real and imaginary part as two real tensors"
+            )
+    given = list(tensors(batch))
+    for name, tensor in given:
+        where = f"the batch's tensor '{name}'" if name else "the batch"
+        if tensor.is_complex():
+            raise NetworkError(
+                f"{where} is complex ({tensor.dtype}); depthgauge measures real networks, so give "
+                f"real and imaginary part as two real tensors"
+            )
+        if tensor.is_meta:
+            raise NetworkError(f"{where} is on the meta device, which holds no numbers")
+        if tensor.dim() and not tensor.numel():
+            raise NetworkError(f"{where} is empty, of shape {tuple(tensor.shape)}")
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    """Functions run as they are written: nothing compiled, scripts operation by operation."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.jit.optimized_execution(False))
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+def run(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    readings: Readings,
+    seed: int = 0,
+) -> Pass:
+    """Run ``model`` on ``batch`` and its gradient back, and read both on the way.
+
+    Raises ModelError, with the path of the module, when the model raises; NetworkError for what
+    cannot be measured. The model is left as it was in either case.
+    """
+    start = perf_counter()
+    held = inventory(model)
+    check(held, batch)
+    with untouched(held), torch.inference_mode(False), torch.enable_grad():
+        try:
+            found = _forward(model, held, batch, readings, True)
+        except ModelError as error:
+            # Some models refuse a batch that requires a gradient; most that raise do so anyway.
+            if not any(t.is_floating_point() for _, t in tensors(batch)):
+                raise
+            try:
+                readings.forget()
+                found = _forward(model, held, batch, readings, False)
+            except ModelError:
+                raise error from error.__cause__
+            found.note = f"the gradient at the input: {error.__cause__}"
+        return _backward(held, batch, loss, readings, seed, found, start)
+
+
+def _ours(error: BaseException) -> bool:
+    """Whether the mistake is in this package: then it is no failure of the user's model."""
+    at, deepest = error.__traceback__, ""
+    while at is not None:
+        deepest = at.tb_frame.f_code.co_filename
+        at = at.tb_next
+    return deepest.startswith(_PACKAGE) and not isinstance(error, DepthgaugeError)
+
+
+@dataclass
+class _Forward:
+    output: Any
+    recorder: Recorder
+    anchor: Tensor
+    setup: float
+    note: str = ""
+
+
+def _forward(
+    model: nn.Module, held: Inventory, batch: Any, readings: Readings, lift: bool
+) -> _Forward:
+    start = perf_counter()
+    anchor = torch.zeros((), requires_grad=True)
+    recorder = Recorder(held, readings, anchor)
+
+    def given(x: Tensor) -> Tensor:
+        if lift and x.is_floating_point():
+            return x.detach() + anchor.to(x)
+        return x.detach().clone()
+
+    copied = mapped(batch, given)
+    for name, tensor in tensors(copied):
+        recorder.give(tensor, name or "input")
+    setup = perf_counter() - start
+    try:
+        with _eager(), recorder:
+            output = call(model, copied)
+    except Exception as error:
+        if _ours(error):
+            raise
+        where = recorder.where
+        path = f"'{where.path}' ({where.type})" if where.path else f"the model ({where.type})"
+        if not where.type:
+            path = f"the model ({type(model).__name__})"
+        said = str(error).strip().split("\n")[0] or "no message"
+        raise ModelError(
+            f"the forward pass of {path} raised {type(error).__name__}: {said}", where.path
+        ) from error
+    return _Forward(output, recorder, anchor, setup)
+
+
+def _backward(
+    held: Inventory,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    readings: Readings,
+    seed: int,
+    found: _Forward,
+    start: float,
+) -> Pass:
+    recorder, graph = found.recorder, found.recorder.graph
+    clock = perf_counter()
+    outputs = [(name, t) for name, t in tensors(found.output)]
+    if not outputs:
+        raise TargetError(
+            f"the model returned {type(found.output).__name__} without a tensor in it; return a "
+            f"tensor, or a tuple, dict or dataclass of tensors"
+        )
+    for name, tensor in outputs:
+        if tensor.is_complex():
+            where = f" '{name}'" if name else ""
+            raise NetworkError(
+                f"the model's output{where} is complex ({tensor.dtype}); depthgauge measures real "
+                f"networks, so return its real and imaginary part"
+            )
+    graph.outputs = tuple(dict.fromkeys(recorder.find(t) for _, t in outputs))
+    own = perf_counter() - clock
+    total, words = _total(outputs, found.output, batch, loss, seed, graph, recorder)
+    parameters = [(name, p) for name, p in held.parameters if p.requires_grad]
+    notes = [found.note] if found.note else []
+    no_backward, missing = "", []
+    if not total.requires_grad:
+        no_backward = "the output does not depend on any tensor that a gradient could reach"
+        missing = [name for name, _ in parameters]
+    else:
+        given = [p for _, p in parameters]
+        try:
+            gradients = _gradients(total, [found.anchor, *given], graph)
+        except Exception as error:
+            said = str(error).strip().split("\n")[0]
+            raise ModelError(f"the backward pass raised {type(error).__name__}: {said}") from error
+        missing = [n for (n, _), g in zip(parameters, gradients[1:], strict=True) if g is None]
+        del gradients
+    clock = perf_counter()
+    readings.finish()
+    own += perf_counter() - clock
+    return Pass(
+        graph,
+        missing,
+        recorder.called,
+        perf_counter() - start,
+        recorder.own + readings.own + found.setup + own,
+        words,
+        notes,
+        no_backward,
+    )
+
+
+def _gradients(
+    total: Tensor, leaves: list[Tensor], graph: Graph
+) -> list[Tensor | None]:
+    """Gradients of ``total``, written to no tensor's ``.grad``."""
+    if any(value.blind for value in graph.values) and _reentrant(total):
+        # A re-entrant checkpoint runs its own backward, which needs .grad; it is put back.
+        held = [leaf.grad for leaf in leaves]
+        try:
+            for leaf in leaves:
+                leaf.grad = None
+            total.backward()  # type: ignore[no-untyped-call]
+            return [leaf.grad for leaf in leaves]
+        finally:
+            for leaf, grad in zip(leaves, held, strict=True):
+                leaf.grad = grad
+    return list(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
+def _reentrant(total: Tensor) -> bool:
+    seen, todo = set(), [total.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            if type(node).__name__ == "CheckpointFunctionBackward":
+                return True
+            seen.add(node)
+            todo += [n for n, _ in node.next_functions]
+    return False
+
+
+def _total(
+    outputs: list[tuple[str, Tensor]],
+    output: Any,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    seed: int,
+    graph: Graph,
+    recorder: Recorder,
+) -> tuple[Tensor, str]:
+    """The number whose gradient goes back, and in words what it is.
+
+    The user's loss; else a loss among the outputs; else all outputs if all are losses; else a
+    random cotangent of RMS 1 at the first tensor, and at others that end streams of their own.
+    """
+    if loss is not None:
+        return _loss(loss, output, batch), "the gradient of the loss given"
+    backward = [(n, t) for n, t in outputs if t.requires_grad and t.is_floating_point()]
+    if not backward:
+        return outputs[0][1], "none"
+    named = [t for n, t in backward if n.rpartition(".")[2] == "loss" and t.numel() == 1]
+    if named:
+        return named[0].float().sum(), "the gradient of the loss among the outputs"
+    if all(t.numel() == 1 for _, t in backward):
+        scalars = [t.float().sum() for _, t in backward]
+        word = "the gradient of the loss returned"
+        if len(scalars) > 1:
+            word = f"the gradient of the sum of the {len(scalars)} losses returned"
+        return torch.stack(scalars).sum() if len(scalars) > 1 else scalars[0], word
+    generator = torch.Generator().manual_seed(seed)
+    seen: set[int] = set()
+    total = None
+    chosen = []
+    several = len(backward) > 1
+    for name, tensor in backward:
+        if tensor.numel() == 1:
+            continue
+        below = graph.ancestors([recorder.find(tensor)]) if several else set()
+        if total is not None and not _fresh(graph, below - seen):
+            continue
+        seen |= below
+        draw = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        draw = draw / draw.square().mean().sqrt().clamp_min(1e-30)
+        part = (tensor * draw.to(tensor)).sum()
+        total = part if total is None else total + part
+        chosen.append(name or "the output")
+    assert total is not None
+    return total, f"standard normal, divided by its RMS, at {', '.join(chosen)}"
+
+
+def _fresh(graph: Graph, only: set[int]) -> bool:
+    """Whether values that no output before was computed from hold sums: a stream of their own."""
+    return any(graph.values[i].kind == "sum" and len(graph.flow[i]) > 1 for i in only)
+
+
+def _loss(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
+    try:
+        several = len(inspect.signature(loss).parameters) > 1
+    except (TypeError, ValueError):
+        several = False
+    with nullcontext():
+        try:
+            value = loss(output, batch) if several else loss(output)
+        except Exception as error:
+            said = str(error).strip().split("\n")[0]
+            raise ModelError(f"the loss raised {type(error).__name__}: {said}") from error
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise TargetError(f"the loss returned {came}, expected a tensor with one number")
+    return value.sum()
