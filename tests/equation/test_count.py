@@ -141,6 +141,72 @@ MERGES = {
         *((3,), "none", "identity", (), 2, 0, 0),
     ),
     "sum without a skip": ("h + W3(W1(h) + W2(h))", (2,), "none", "identity", (), 0, 0, 0),
+    # operations that the language cannot say
+    "opaque": (
+        "h + opaque('scan', h, m=2)",
+        *((2,), "none", "identity", (), 0, 0, 0),
+    ),
+    "opaque between layers": (
+        "h + W2(opaque('scan', W1(rmsnorm(h)), m=3))",
+        *((5,), "pre", "identity", ("in",), 0, 0, 0),
+    ),
+    "opaque without weights": ("h + opaque('fft2', h)", (0,), "none", "identity", (), 0, 0, 0),
+    "opaque without weights, norms": (
+        "layernorm(2*h + rmsnorm(opaque('a', rmsnorm(opaque('b', rmsnorm(h))))))",
+        *((0,), "pre+inner+out+post", "scaled", ("in", "inner", "out", "stream"), 0, 0, 0),
+    ),
+    "opaque between norm and weights": (
+        "h + rmsnorm(opaque('a', W(rmsnorm(opaque('b', h)))))",
+        *((1,), "sandwich", "identity", ("in", "out"), 0, 0, 0),
+    ),
+    "opaque without weights, twice": (
+        "h = h + opaque('a', h); h = h + opaque('b', h)",
+        *((0, 0), "none", "identity", (), 0, 0, 0),
+    ),
+    "opaque by locals": (
+        "u = h + opaque('a', h); h = u + opaque('b', u)",
+        *((0, 0), "none", "identity", (), 0, 0, 0),
+    ),
+    "opaque in parallel": (
+        "h + opaque('a', h) + W(h)",
+        *((0, 1), "none", "identity", (), 0, 1, 0),
+    ),
+    "opaque nested": (
+        "u = W(h); h = h + (u + opaque('a', u))",
+        *((1,), "none", "identity", (), 1, 0, 0),
+    ),
+    "opaque skip and another": (
+        "tanh(h) + opaque('a', h)",
+        *((0,), "none", "mixed", (), 0, 0, 0),
+    ),
+    "opaque on the stream": (
+        "h = h + W(h); h = opaque('permute', h)",
+        *((1,), "none", "identity", (), 0, 0, 0),
+    ),
+    "opaque gate of the skip": (
+        "h*opaque('gate', h) + W(h)",
+        *((1,), "none", "gated", (), 0, 0, 0),
+    ),
+    "opaque gate of the branch": (
+        "h + h*opaque('gate', h)",
+        *((0,), "none", "identity", (), 0, 0, 0),
+    ),
+    "opaque constant": (
+        "opaque('encoder', m=12) + h + W(h)",
+        *((1,), "none", "identity", (), 0, 0, 0),
+    ),
+    "opaque coefficient": (
+        "opaque('a')*h + opaque('b', m=3)*W(h)",
+        *((1,), "none", "per-channel", (), 0, 0, 0),
+    ),
+    "opaque of no state": (
+        "tanh(h*opaque('f', gain(1))) + W(h)",
+        *((1,), "none", "mixed", (), 0, 0, 0),
+    ),
+    "opaque of two": (
+        "h + opaque('cross', rmsnorm(h), opaque('encoder', m=12), m=4)",
+        *((4,), "pre", "identity", ("in",), 0, 0, 0),
+    ),
 }
 
 
@@ -168,6 +234,12 @@ PLAIN = [
     ("h*sigmoid(W(h))", (1,), ()),
     ("h + tanh(h)", (), ()),
     ("h = rmsnorm(h); h = 0.5*h", (), ()),
+    ("h + opaque('encoder')", (), ()),
+    ("h + opaque('encoder', m=2)", (), ()),
+    ("h + opaque('f', gain(1))", (), ()),
+    ("opaque('fft2', h)", (), ()),
+    ("opaque('scan', h, m=2)", (2,), ()),
+    ("opaque('norm, perhaps', h) + W2(tanh(W1(h)))", (2,), ()),
 ]
 
 
@@ -215,6 +287,11 @@ SAME = {
     "the name of a factor": ("h + 0.5*W(h)", "a = 0.5; h = h + a*W(h)"),
     "the order of a sum": ("h + attention(h) + W(h)", "attention(h) + (W(h) + h)"),
     "names of layers": ("h + W2(relu(W1(h)))", "h + W(relu(W(h)))"),
+    "an argument by hand": (
+        "u = 2*h; h = h + opaque('a', u) + W2(h + opaque('a', 2*h))",
+        "h + opaque('a', 2*h) + W2(h + opaque('a', 2*h))",
+    ),
+    "the name of an operation": ("h + opaque('a', h, m=2)", "h + opaque('b', h, m=2)"),
     "an identity": ("h + W(h)", "h = identity(h + identity(W(h))) + scalar(0)"),
 }
 
@@ -235,6 +312,18 @@ def test_a_tied_layer_is_not_two_anonymous_ones():
     assert (tied.branches, tied.parallel, tied.inner) == (2, 0, 0)
     untied = count(parse("h + W(h) + W2(h + W(h))"))
     assert (untied.branches, untied.parallel, untied.inner) == (2, 1, 1)
+
+
+def test_opaque_operations_are_layers_of_their_own_if_they_have_weights():
+    """As above, the second sum holds the first only if its operation is the same one."""
+    apart = count(parse("h + opaque('a', h, m=1) + W2(h + opaque('a', h, m=1))"))
+    assert (apart.m, apart.parallel, apart.inner) == ((1, 2), 1, 1)
+    same = count(parse("h + opaque('a', h) + W2(h + opaque('a', h))"))
+    assert (same.m, same.parallel, same.inner) == ((0, 1), 0, 0)
+    others = count(parse("h + opaque('a', h) + W2(h + opaque('b', h))"))
+    assert (others.m, others.parallel, others.inner) == ((0, 1), 1, 1)
+    once = count(parse("u = opaque('a', h, m=1); h = h + u + W2(h + u)"))
+    assert (once.m, once.parallel, once.inner) == ((1, 1), 0, 0)
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -258,6 +347,8 @@ DESCRIBED = {
     "h + W2(gelu(W1(rmsnorm(h))))": "1 residual branch, m = 2, pre-norm, identity skip",
     "W2(tanh(W1(h)))": "no residual branch, 2 weight layers",
     "tanh(h)": "no residual branch, no weight layers",
+    "h + opaque('fft2', h)": "1 residual branch, m = 0, no norm, identity skip",
+    "h + tanh(h)": "no residual branch, no weight layers",
     "u = layernorm(h); h = h + attention(u) + W(u)": (
         "2 residual branches in parallel, m = 4, 1, pre-norm, identity skip"
     ),

@@ -53,6 +53,17 @@ from tests.equation.trees import blocks, scalars
             r"h \leftarrow -\left(h + h_0\right) + \mathrm{scalar}(0) \odot \mathrm{dropout}(h)",
         ),
         (
+            "h = h + opaque('selective scan', rmsnorm(h), m=2)",
+            r"h \leftarrow h + \mathrm{opaque}_{\text{selective scan}}"
+            r"\!\left(\mathrm{RMSNorm}(h)\right)",
+        ),
+        (
+            "h = opaque('a_b {50%} $&#', h, h0) - opaque('x--y ~^\\\\')",
+            r"h \leftarrow \mathrm{opaque}_{\text{a\_b \{50\%\} \$\&\#}}(h, h_0) - "
+            r"\mathrm{opaque}_{\text{x{-}{-}y \textasciitilde{}\textasciicircum{}"
+            r"\textbackslash{}}}",
+        ),
+        (
             "beta = (2*depth)**-0.25; h = h + beta/l * W(h + h0)",
             "\\begin{aligned}\n"
             "\\beta &= \\left(2\\,\\mathrm{depth}\\right)^{-0.25} \\\\\n"

@@ -22,6 +22,7 @@ from depthgauge.equation.nodes import (
     Linear,
     Local,
     Number,
+    Opaque,
     Product,
     Scale,
     State,
@@ -105,6 +106,15 @@ def test_a_weight_with_the_same_options_is_tied() -> None:
     assert value("W(h) + W(h, bias=True) + conv3(h) + conv1(h)")  # without a name: many layers
 
 
+def test_an_opaque_operation_has_a_name_values_and_m() -> None:
+    assert value("opaque('encoder')") == Opaque("encoder", (), Number(0.0))
+    assert value('opaque("a b", h, 2*h, m=3)') == Opaque(
+        "a b", (h, Scale(Number(2.0), h)), Number(3.0)
+    )
+    assert value(f"opaque('{'x' * 80}', h)") == Opaque("x" * 80, (h,))
+    assert value(r"opaque('\'\"\\', h)") == Opaque("'\"\\", (h,))
+
+
 @pytest.mark.parametrize(
     "chain", ["relu(" * 60 + "h" + ")" * 60, "-" * 60 + "h", "+".join("h" * 61)]
 )
@@ -124,6 +134,9 @@ def test_a_scalar_nests_as_deep_by_itself_as_in_an_equation() -> None:
 
 
 HAS = "is not part of the language, which has numbers, names, + - * / ** and calls"
+NAMED = 'its name in quotes first, as in opaque("scan", h, m=2)'
+PRINTABLE = "is 1 to 80 printable characters"
+WHOLE = "is a whole number of weight layers, as in m=2"
 DEEP = (
     "the expression is nested deeper than 60 operations: "
     "bind a part of it to a name (u = ...) before"
@@ -189,6 +202,25 @@ MISTAKES = [
     ("h = rmsnorm(h, axis='width+width')", "the option axis of rmsnorm names an axis twice: keep "
      "one",
      "h = rmsnorm(h, axis='width+width')", 20),
+    ("h = opaque()", f"opaque takes {NAMED}", "h = opaque()", 4),
+    ("h = opaque(h, 'scan')", f"opaque takes {NAMED}", "h = opaque(h, 'scan')", 11),
+    ("h = opaque(name='scan')", f"opaque takes {NAMED}", "h = opaque(name='scan')", 4),
+    ("h = opaque('', h)", f"the name of opaque {PRINTABLE}", "h = opaque('', h)", 11),
+    ("h = opaque('a\tb', h)", f"the name of opaque {PRINTABLE}", "h = opaque('a\tb', h)", 11),
+    (f"opaque('{'x' * 81}', h)", f"the name of opaque {PRINTABLE}", None, 7),
+    ("h = opaque('a', 2)", "opaque takes a value such as h, and this is a scalar",
+     "h = opaque('a', 2)", 16),
+    ("h = opaque('a', n=2)", "opaque has no option 'n': it takes m", "h = opaque('a', n=2)", 16),
+    ("h = opaque('a', h, m=-1)", f"the option m of opaque {WHOLE}", "h = opaque('a', h, m=-1)", 21),
+    ("h = opaque('a', h, m=.5)", f"the option m of opaque {WHOLE}", "h = opaque('a', h, m=.5)", 21),
+    ("h = opaque('a', h, m=L)", f"the option m of opaque {WHOLE}", "h = opaque('a', h, m=L)", 21),
+    ("h = h + opaque", "'opaque' is a function: write opaque(...)", "h = h + opaque", 8),
+    ("opaque = h", "'opaque' cannot be assigned: the language means something else by it",
+     "opaque = h", 0),
+    (r"h = opaque('\d', h)", "the language has no use for a backslash: remove it",
+     r"h = opaque('\d', h)", 12),
+    (r"h = opaque('\', h)", "the string that ' opens is never closed", r"h = opaque('\', h)", 11),
+    (r"h = h \ h0", "the language has no use for a backslash: remove it", r"h = h \ h0", 6),
     ("h = \x00", "the language has no use for a character U+0000: remove it", "h = \x00", 4),
     ("h = " + "-" * 50 + "(" * 9 + "+" * 99 + "h" + ")" * 9, DEEP, None, 4),
     ("h = " + "(" * 61 + "h" + ")" * 61, DEEP, None, 64),

@@ -17,6 +17,7 @@ from depthgauge.equation.nodes import (
     Linear,
     Negative,
     Number,
+    Opaque,
     Product,
     Scalar,
     Scale,
@@ -26,7 +27,8 @@ from depthgauge.equation.nodes import (
     Value,
     walk,
 )
-from tests.equation.trees import blocks, inits, scalars
+from depthgauge.errors import EquationError
+from tests.equation.trees import NAMES, blocks, inits, scalars
 
 h, L = State(), Symbol("L")
 
@@ -123,6 +125,9 @@ def test_the_random_trees_reach_every_kind_of_node() -> None:
          'h = W_up(h, init="normal(std=0.02/sqrt(2*L))")'),
         ("h = conv03(h, padding='circular', name='C1')",
          'h = conv3(h, padding="circular", name="C1")'),
+        ("h = opaque('scan', rmsnorm(h), m=2.0)", 'h = opaque("scan", rmsnorm(h), m=2)'),
+        ("h = opaque('it\\'s', h, h0, m=0)", 'h = opaque("it\'s", h, h0)'),
+        ("h = h*opaque('say \"C:\\\\\"')/2", r'h = 1/2 * (h * opaque("say \"C:\\\""))'),
         ("h = attention(h, heads=8, causal=True)", "h = attention(h, heads=8, causal=True)"),
         ("F( x,y )=x*y\n\n a=2;;\nh=a*F(h,h0) # done", "F(x, y) = x * y; a = 2; h = a * F(h, h0)"),
     ],
@@ -130,6 +135,19 @@ def test_the_random_trees_reach_every_kind_of_node() -> None:
 def test_canonical_text(typed: str, canonical: str) -> None:
     assert to_text(parse(typed)) == canonical
     assert to_text(parse(canonical)) == canonical
+
+
+@settings(max_examples=300, deadline=None)
+@given(NAMES)
+def test_every_printable_name_of_an_opaque_operation_survives(name: str) -> None:
+    block = Block((Update(Add(h, Opaque(name, (h,), Number(2.0)))),))
+    assert parse(to_text(block)) == block
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "", "x" * 81, "\xa0", "\x1b[1m", "\u202e"])
+def test_and_no_other_name_does(name: str) -> None:
+    with pytest.raises(EquationError):
+        parse(to_text(Update(Opaque(name, (h,)))))
 
 
 @pytest.mark.parametrize(
@@ -151,6 +169,8 @@ def test_canonical_text(typed: str, canonical: str) -> None:
         (Scale(L, Scale(L, h)), "L * (L * h)"),
         (Product(Scale(L, h), Scale(L, h)), "L * h * (L * h)"),
         (Linear("W", Activation("relu", h), bias=True), "W(relu(h), bias=True)"),
+        (Opaque("encoder"), 'opaque("encoder")'),
+        (Opaque("scan", (Add(h, h),), Number(2.0)), 'opaque("scan", h + h, m=2)'),
         (Update(h), "h = h"),
     ],
 )

@@ -40,6 +40,7 @@ from depthgauge.equation.nodes import (
     Negative,
     Norm,
     Number,
+    Opaque,
     Option,
     Options,
     Product,
@@ -57,6 +58,12 @@ _NUMBERS = st.one_of(
     st.sampled_from([0.02, 1e-8, 0.5, -0.25, 1e16, 1e300, 5e-324, 123456.75]),
     st.floats(allow_nan=False, allow_infinity=False),
 ).map(lambda number: Number(number or 0.0))  # no negative zero
+
+#: Names of opaque operations: printable text, whatever it means to Python or to LaTeX.
+NAMES = st.one_of(
+    st.sampled_from(["selective scan", 'a "quoted" \\ name', "it's; # {x}_$%&~^--", "\\", " "]),
+    st.text(st.characters(codec="utf-8").filter(str.isprintable), min_size=1, max_size=80),
+)
 
 
 @dataclass
@@ -137,7 +144,8 @@ class Grower:
 
     def value(self, depth: int) -> Value:
         if depth == 0:
-            leaf = self.pick("state", "initial", "scalar", "gain", *(["local"] * len(self.values)))
+            own = ("state", "initial", "scalar", "gain", "opaque")
+            leaf = self.pick(*own, *(["local"] * len(self.values)))
             match leaf:
                 case "local":
                     return Local(self.pick(*self.values))
@@ -145,14 +153,18 @@ class Grower:
                     return LearnedScalar(self.scalar(1))
                 case "gain":
                     return LearnedGain(self.scalar(1))
+                case "opaque":
+                    return self.opaque()
             return State() if leaf == "state" else Initial()
         below = depth - 1 if self.pick(True, True, False) else 0
-        kinds = [Linear, Convolution, Attention, Activation, Norm, Dropout]
+        kinds = [Linear, Convolution, Attention, Activation, Norm, Dropout, Opaque]
         kind = self.pick(Add, Add, Scale, Scale, Product, *kinds, *([Call] * len(self.functions)))
         if kind is Call:
             name = self.pick(*self.functions)
             return Call(name, tuple(self.value(below) for _ in range(self.functions[name])))
         value = self.value(depth - 1)
+        if kind is Opaque:
+            return self.opaque(value, *(self.value(below) for _ in range(self.pick(0, 1))))
         if kind is Add:
             constant = self.pick(True, False, False)
             other = Constant(self.scalar()) if constant else self.value(below)
@@ -170,6 +182,9 @@ class Grower:
         if kind is Dropout:
             return Dropout(value, self.pick(Number(0.0), Number(0.1), Symbol("l")))
         return self.weight(kind, value)
+
+    def opaque(self, *arguments: Value) -> Opaque:
+        return Opaque(self.draw(NAMES), arguments, Number(self.pick(0.0, 1.0, 12.0)))
 
     def statement(self) -> Statement:
         depth = self.pick(1, 2, 3, 4)

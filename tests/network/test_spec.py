@@ -1,9 +1,14 @@
 """What no network can be is refused before any tensor exists, in one sentence."""
 
+import dataclasses
+
 import pytest
 
+import depthgauge as dg
+from depthgauge.equation import parse
 from depthgauge.errors import EquationError, NetworkError, UsageError
 from depthgauge.network.layers import layers_of, named
+from depthgauge.network.program import Program
 from depthgauge.network.spec import Network
 
 RESIDUAL = "h + W2(relu(W1(h)))"
@@ -43,6 +48,12 @@ BAD = [
     (dict(equation="h + conv5(h, padding='circular')", size=1), "but the image has side 1"),
     (dict(equation="h + W2(W1(h, out=1e18))"), "a size is at most 10,000,000"),
     (dict(equation="h + conv999(h)"), "a kernel has side 999"),
+    (
+        dict(equation="h + opaque('scan', h, m=2)"),
+        'opaque("scan") can be read but not built; write',
+    ),
+    (dict(equation="h + opaque('a', attention(conv3(h)))/sqrt(L)"), 'opaque("a") can be read'),
+    (dict(equation="h + W1(h)*opaque('say \"x\"')"), r'opaque("say \"x\"") can be read but'),
     (dict(init=["he"]), "init is ['he'], expected an initialiser or a table"),
     (dict(init={"W1": 5}), "init of W1 is 5, expected an initialiser such as"),
 ]
@@ -72,6 +83,28 @@ def test_each_of_them_has_a_good_partner() -> None:
         network = Network(**({"equation": RESIDUAL} | good))
         assert network.layers.weights
         assert len(network.program.coefficients(network.depth)) == 2
+
+
+def test_what_is_opaque_is_built_nowhere() -> None:
+    says = (
+        r'^opaque\("selective scan"\) can be read but not built; '
+        "write its equation in the language$"
+    )
+    text = "h + opaque('selective scan', rmsnorm(h), m=2)"
+    written = "h + W2(silu(W1(rmsnorm(h))))"
+    assert dg.count(parse(text)).m == dg.count(parse(written)).m == (2,)
+    for build in (
+        lambda text: Network(text, depth=2, width=4).module(),
+        lambda text: dg.measure(text, depth=2, width=4),
+        lambda text: layers_of(parse(text), 4, {"n": 4.0}),
+    ):
+        build(written)
+        with pytest.raises(NetworkError, match=says):
+            build(text)
+    network = Network(written, width=4)
+    Program(network.layers, "rows", network.scope)
+    with pytest.raises(NetworkError, match=says):
+        Program(dataclasses.replace(network.layers, block=parse(text)), "rows", network.scope)
 
 
 def test_free_scalars_stand_beside_the_equation() -> None:

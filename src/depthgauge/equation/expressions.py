@@ -17,9 +17,11 @@ from depthgauge.equation.functions import (
     MINUS_ONE,
     NORMS,
     ONE,
+    OPAQUE_NAME,
     SCALAR_FUNCTIONS,
     STATE,
     SYMBOLS,
+    ZERO,
 )
 from depthgauge.equation.nodes import (
     SCALARS,
@@ -40,6 +42,7 @@ from depthgauge.equation.nodes import (
     Negative,
     Norm,
     Number,
+    Opaque,
     Option,
     Product,
     Scalar,
@@ -65,7 +68,7 @@ _FUNCTIONS: Final = (
     *NORMS,
     *_ALIASES,
     *SCALAR_FUNCTIONS,
-    *("W", "W1", "W2", "conv1", "conv3", "attention", "dropout", "scalar", "gain"),
+    *("W", "W1", "W2", "conv1", "conv3", "attention", "dropout", "scalar", "gain", "opaque"),
 )
 
 
@@ -367,6 +370,22 @@ class Reader:
             raise self.side.error("the option p of dropout is in [0, 1)", given[0].value)
         return Dropout(value, cast("Scalar", p))
 
+    def _opaque(self, name: str, node: ast.Call) -> Opaque:
+        first = node.args[0] if node.args else node
+        label = first.value if isinstance(first, ast.Constant) else None
+        if not isinstance(label, str):
+            example = f'as in {name}("scan", h, m=2)'
+            raise self.side.error(f"{name} takes its name in quotes first, {example}", first)
+        if not label.isprintable() or not 1 <= len(label) <= OPAQUE_NAME:
+            takes = f"1 to {OPAQUE_NAME} printable characters"
+            raise self.side.error(f"the name of {name} is {takes}", first)
+        arguments = tuple(self.value(argument, name) for argument in node.args[1:])
+        m = options(self, name, node.keywords, {"m": ZERO})["m"]
+        if not isinstance(m, Number) or m.value < 0 or not m.value.is_integer():
+            message = f"the option m of {name} is a whole number of weight layers, as in m=2"
+            raise self.side.error(message, node.keywords[0].value)
+        return Opaque(label, arguments, m)
+
     def _attention(self, name: str, node: ast.Call) -> Weight:
         return self._weight(Attention(self._one(name, node)), name, True, node)
 
@@ -397,6 +416,7 @@ _BUILD: Final[Mapping[str, Callable[[Reader, str, ast.Call], Value]]] = {
     "gain": Reader._learned,
     "dropout": Reader._dropout,
     "attention": Reader._attention,
+    "opaque": Reader._opaque,
 }
 
 

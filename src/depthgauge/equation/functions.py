@@ -115,5 +115,9 @@ ALIASES: Final[dict[str, str]] = {
     "default": "torch",
 }
 
+#: The longest name of an ``opaque`` operation, which is printable text.
+OPAQUE_NAME: Final = 80
+
+ZERO: Final = Number(0.0)
 ONE: Final = Number(1.0)
 MINUS_ONE: Final = Number(-1.0)

@@ -34,6 +34,7 @@ from depthgauge.equation.nodes import (
     Negative,
     Norm,
     Number,
+    Opaque,
     Product,
     Scalar,
     Scale,
@@ -65,6 +66,12 @@ _NAMES: Final = {
     "identity": r"\mathrm{id}",
     "leaky_relu": r"\mathrm{leaky\,relu}",
 }
+#: What LaTeX reads as something else in text; two hyphens would be one dash.
+_SPECIAL: Final = str.maketrans(
+    {char: f"\\{char}" for char in "{}$&#_%"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    | {"-": "{-}"}
+)
 # fmt: off
 _GREEK: Final = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa",
@@ -240,6 +247,9 @@ def _value(value: Value) -> Formula:
             return _applied(r"\mathrm{dropout}", [of]), POWER
         case Call(name, arguments):
             return _applied(_name(name), arguments), POWER
+        case Opaque(name, arguments):
+            mark = rf"\mathrm{{opaque}}_{{\text{{{name.translate(_SPECIAL)}}}}}"
+            return _applied(mark, arguments) if arguments else mark, POWER
     assert_never(value)
 
 

@@ -218,6 +218,19 @@ class Call:
     arguments: tuple[Value, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """``opaque("selective scan", x, m=2)``: a named operation that the language cannot say.
+
+    ``m``, a whole literal, is the number of weight layers in series inside it. Without arguments
+    it is a value from elsewhere. It can be read, counted and printed, not built.
+    """
+
+    name: str
+    arguments: tuple[Value, ...] = ()
+    m: Scalar = Number(0.0)
+
+
 Value: TypeAlias = (
     State
     | Initial
@@ -235,6 +248,7 @@ Value: TypeAlias = (
     | Norm
     | Dropout
     | Call
+    | Opaque
 )
 
 # ---------------------------------------------------------------------------- statements

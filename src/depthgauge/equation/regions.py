@@ -22,7 +22,7 @@ from depthgauge.equation.branches import (
     ordered,
     worst,
 )
-from depthgauge.equation.functions import INITIAL, STATE
+from depthgauge.equation.functions import INITIAL, STATE, ZERO
 from depthgauge.equation.nodes import (
     SCALARS,
     Activation,
@@ -42,6 +42,7 @@ from depthgauge.equation.nodes import (
     Node,
     Norm,
     Number,
+    Opaque,
     Product,
     Scale,
     State,
@@ -85,7 +86,8 @@ def graph(block: Block) -> tuple[list[Op], list[int]]:
                 inside = dict(zip(definitions[name].parameters, given, strict=True))
                 return read(definitions[name].body, outside | inside)
         inputs = tuple(read(child, names) for child in children(value) if _is_value(child))
-        rest = [getattr(value, field.name) for field in fields(value)]
+        bare = replace(value, arguments=()) if isinstance(value, Opaque) else value
+        rest = [getattr(bare, field.name) for field in fields(bare)]
         key = type(value), tuple(part for part in rest if not _is_value(part)), inputs
         if key not in known:
             known[key] = put(value, inputs)
@@ -107,13 +109,16 @@ def graph(block: Block) -> tuple[list[Op], list[int]]:
 
 
 def _numbered(block: Block) -> Block:
-    """Anonymous layers told apart: each ``W`` in the text is a layer of its own."""
+    """Anonymous layers told apart: each ``W`` in the text is a layer of its own, and so is each
+    opaque operation with weights."""
     numbers = numbering()
 
     def rule(node: Node) -> Node:
         own = Linear | Convolution | Attention | Dropout | LearnedScalar | LearnedGain
         if isinstance(node, own) and node.name in ("", "W"):
             return replace(node, name=f"#{next(numbers)}")
+        if isinstance(node, Opaque) and node.m != ZERO:
+            return replace(node, name=f"{node.name}#{next(numbers)}")
         return node
 
     changed = rewrite(block, rule)
@@ -158,7 +163,21 @@ class Region:
         return () if self.leaf(i) else self.ops[i].inputs
 
     def layers(self, i: int) -> int:
-        return 0 if self.leaf(i) else WEIGHT_LAYERS.get(type(self.ops[i].node), 0)
+        match self.ops[i].node:
+            case _ if self.leaf(i):
+                return 0
+            case Opaque(m=Number(m)):  # the layers of a value from elsewhere stand on no path
+                return int(m) if self.inputs(i) else 0
+            case node:
+                return WEIGHT_LAYERS.get(type(node), 0)
+
+    def opaque(self, i: int) -> bool:
+        """An operation on the leaves that the language cannot say."""
+        return isinstance(self.ops[i].node, Opaque) and not self.leaf(i) and bool(self.sources(i))
+
+    def works(self, i: int) -> bool:
+        """Whether more than a stream carried on comes out: weights, or what cannot be said."""
+        return any(self.layers(j) or self.opaque(j) for j in self.reach(i))
 
     def reach(self, *roots: int) -> list[int]:
         """Everything the roots are computed from, operands first."""
@@ -192,7 +211,7 @@ class Region:
                 for a, x in ((left, right), (right, left)):
                     if not self.sources(a) and not self.depth(a):
                         nodes = (self.ops[j].node for j in self.reach(a))
-                        channels = any(isinstance(node, LearnedGain) for node in nodes)
+                        channels = any(isinstance(node, LearnedGain | Opaque) for node in nodes)
                         return Term(x, "per-channel" if channels else "scaled")
         return None
 
@@ -229,9 +248,9 @@ class Region:
         return kind(term)
 
     def gated(self, term: Term) -> bool:
-        """A bare leaf times a gate that holds weights."""
+        """A bare leaf times a gate that holds weights or cannot be said."""
         pair = self.inputs(term.op) if isinstance(self.ops[term.op].node, Product) else ()
-        bare = [[self.kind(t) for t in self.terms(i)] for i in pair if not self.depth(i)]
+        bare = [[self.kind(t) for t in self.terms(i)] for i in pair if not self.works(i)]
         return len(bare) == 1 and len(bare[0]) == 1 and bare[0][0] in COEFFICIENTS
 
     def linear(self, term: Term) -> bool:
@@ -241,7 +260,9 @@ class Region:
         return all(isinstance(self.ops[i].node, kinds) or self.scaled(i) for i in moved)
 
     def norm_at(self, *roots: int) -> tuple[str, ...]:
-        """Norms before, between and after the weight layers on the paths below the roots."""
+        """Norms before, between and after the weight layers on the paths below the roots; where
+        there is none, opaque operations stand in for them."""
+        layer = self.layers if any(map(self.depth, roots)) else self.opaque
         flags: set[str] = set()
         seen: set[tuple[int, bool]] = set()
         todo = [(i, False) for i in roots]
@@ -250,13 +271,14 @@ class Region:
                 seen.add(at)
                 i, covered = at
                 if isinstance(self.ops[i].node, Norm) and not self.leaf(i):
-                    flags.add("in" if not self.depth(i) else "inner" if covered else "out")
-                todo += [(j, covered or self.layers(i) > 0) for j in self.inputs(i)]
+                    before = not any(map(layer, self.reach(i)))
+                    flags.add("in" if before else "inner" if covered else "out")
+                todo += [(j, covered or bool(layer(i))) for j in self.inputs(i)]
         return ordered(flags)
 
     def within(self, x: int, y: int) -> bool:
-        """Whether ``x`` occurs in ``y`` under a weight layer."""
-        layers = filter(self.layers, self.reach(y))
+        """Whether ``x`` occurs in ``y`` under a weight layer or an opaque operation."""
+        layers = (i for i in self.reach(y) if self.layers(i) or self.opaque(i))
         return x in self.reach(*(j for layer in layers for j in self.inputs(layer)))
 
     def groups(self, terms: Iterable[Term]) -> list[tuple[int, ...]]:
@@ -288,7 +310,7 @@ class Region:
             stream = len(found) == 1 and found[0].skip in COEFFICIENTS
             return replace(found[0], skip="gated") if stream else None
         terms = self.terms(i)
-        branches = [term for term in terms if self.depth(term.op)]
+        branches = [term for term in terms if self.works(term.op)]
         skips = [term for term in terms if term not in branches]
         kind = common(map(self.kind, skips))
         if not skips and (skips := list(filter(self.gated, branches))):
@@ -304,13 +326,13 @@ class Region:
         return Merge(tuple(made), kind)
 
     def cuts(self, i: int) -> list[int]:
-        """Operations with weights under ``i`` that every path to it runs through, innermost
+        """Operations that do work under ``i`` that every path to it runs through, innermost
         first. The initial or an older state may pass by when what is cut is a merge in use twice,
         as in ``u = h + A(h); h = u + F(u) + h0``."""
         below = self.reach(i)
         newest = max(self.sources(i), default=-1)
         for x in reversed(below[:-1]):
-            if newest in self.sources(x) and self.depth(x):
+            if newest in self.sources(x) and self.works(x):
                 past = replace(self, stop=self.stop | {x}).sources(i) - {x}
                 uses = sum(self.inputs(j).count(x) for j in below)
                 if not past or (newest not in past and uses > 1 and self.merge(self.steps(x)[-1])):

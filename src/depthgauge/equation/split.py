@@ -5,8 +5,9 @@ into what stands before and after its ``=``. Comments and the line ends inside b
 spaces, one for one: an offset in a piece is then an offset in the text as typed, and that is
 where the caret goes.
 
-What Python would read and this language would not (backslashes, ``2j``, ``+=``, control
-characters) is turned away here, because Python warns about some of it while it reads.
+What Python would read and this language would not (``2j``, ``+=``, control characters,
+backslashes other than before a quote or a backslash in a string) is turned away here, because
+Python warns about some of it while it reads.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NESTING: Final = 60
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\r\f\v]+)
       | (?P<comment>\#[^\n]*)
-      | (?P<string>"[^"\n]*"|'[^'\n]*')
+      | (?P<string>"(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*')
       | (?P<quote>["'])
       | (?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?P<junk>[\w.]*)
       | (?P<word>[^\W\d]\w*)
@@ -52,6 +53,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _UNREADABLE: Final = re.compile("[\\x00-\\x08\\x0e-\\x1f\\x7f\ud800-\udfff\\\\]")
+_ESCAPED: Final = re.compile(r"""\\[\\"']""")
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 _UNFINISHED: Final = re.compile(r"(\*\*|[-+*/])\s*\Z")
 
@@ -175,6 +177,8 @@ def _check_token(raw: Side, token: re.Match[str]) -> None:
         raise raw.error(f"the string that {word} opens is never closed", at)
     if token["augmented"]:
         raise raw.error(f"the language has no '{word}': write h = h {word[:-1]} ...", at)
+    if token["string"]:
+        word = _ESCAPED.sub("  ", word)
     if unreadable := _UNREADABLE.search(word):
         name = "backslash" if unreadable[0] == "\\" else f"character U+{ord(unreadable[0]):04X}"
         raise raw.error(f"the language has no use for a {name}: remove it", at + unreadable.start())

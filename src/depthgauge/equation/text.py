@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias, assert_never
 
-from depthgauge.equation.functions import ACTIVATIONS, INITIAL, INITS, MINUS_ONE, NORMS, STATE
+from depthgauge.equation.functions import ACTIVATIONS, INITIAL, INITS, MINUS_ONE, NORMS, STATE, ZERO
 from depthgauge.equation.nodes import (
     SCALARS,
     Activation,
@@ -38,6 +38,7 @@ from depthgauge.equation.nodes import (
     Node,
     Norm,
     Number,
+    Opaque,
     Option,
     Options,
     Product,
@@ -156,6 +157,11 @@ def _value(value: Value) -> Written:
             return _call("dropout", [of], [f"p={to_text(p)}"]), ATOM
         case Call(name, arguments):
             return _call(name, arguments, []), ATOM
+        case Opaque(name, arguments, m):
+            words = [_quoted(name), *map(to_text, arguments)]
+            if m != ZERO:
+                words.append(f"m={to_text(m)}")
+            return f"opaque({', '.join(words)})", ATOM
     assert_never(value)
 
 
@@ -174,6 +180,11 @@ def _added(right: Value) -> str:
 
 def _call(name: str, arguments: Iterable[Value], options: Iterable[str]) -> str:
     return f"{name}({', '.join([*map(to_text, arguments), *options])})"
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _fields(layer: Linear | Convolution | Attention, *without: str) -> list[str]:

@@ -37,6 +37,7 @@ from depthgauge.equation.nodes import (
     Node,
     Norm,
     Number,
+    Opaque,
     Product,
     Scalar,
     Scale,
@@ -106,6 +107,9 @@ class Layers:
 
 def layout_of(block: Block) -> Layout:
     """The state's shape that the block's layers ask for."""
+    for node in walk(block):
+        if isinstance(node, Opaque):
+            raise not_built(node)
     kinds = {type(node) for node in walk(block)}
     if Convolution in kinds and Attention in kinds:
         raise NetworkError(
@@ -113,6 +117,13 @@ def layout_of(block: Block) -> Layout:
             "(batch, tokens, n) and (batch, n, size, size); give each a network of its own"
         )
     return "images" if Convolution in kinds else "tokens" if Attention in kinds else "rows"
+
+
+def not_built(node: Opaque) -> NetworkError:
+    return NetworkError(
+        f"{to_text(Opaque(node.name))} can be read but not built; write its equation in the "
+        f"language"
+    )
 
 
 def named(block: Block) -> Block:
@@ -298,6 +309,8 @@ class _Shapes:
                 width = self.width_of(definition.body)
                 self.parameters, self.values = outer
                 return width
+            case Opaque():
+                raise not_built(value)
 
     def _together(self, value: Add | Product, left: Value, right: Value) -> int | None:
         a, b = self.width_of(left), self.width_of(right)

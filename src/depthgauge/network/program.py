@@ -40,6 +40,7 @@ from depthgauge.equation.nodes import (
     Node,
     Norm,
     Number,
+    Opaque,
     Options,
     Product,
     Scalar,
@@ -55,7 +56,7 @@ from depthgauge.equation.scalars import evaluate
 from depthgauge.equation.text import to_text
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import Gate, gate
-from depthgauge.network.layers import Layers, Layout, activation_name
+from depthgauge.network.layers import Layers, Layout, activation_name, not_built
 from depthgauge.network.norms import RootMeanSquare, Standardise, normaliser, over_batch
 
 #: A scalar of one block: one number, or one for each member of an ensemble.
@@ -277,6 +278,8 @@ class _Compiler:
                 return lambda context: context.drop(name, context.tensor(step(context)), share)
             case Call():
                 return self.call(node)
+            case Opaque():
+                raise not_built(node)
 
     def add(self, left: Value, right: Value) -> Step:
         """A sum; a linear layer on either side, scaled or not, takes the other side along."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -268,15 +267,13 @@ def numbers(x: Tensor, names: Sequence[str]) -> Numbers:
         return _on_device(flat, names)
     a = flat.numpy()
     out: list[float] = []
-    top = rms = math.nan
+    top = math.nan
     ordered: list[float] = []
+    low = 1e-30 if a.itemsize == 4 else 1e-290  # below it squares lose digits
     for name in names:
         if name == "rms":
-            with np.errstate(all="ignore"):
-                square = float(a.dot(a)) / a.size
-            low = 1e-30 if a.dtype == np.float32 else 1e-290
-            rms = math.sqrt(square) if low < square < math.inf else rivers.rms(flat[None])[0]
-            out.append(rms)
+            square = float(a.dot(a)) / a.size
+            out.append(math.sqrt(square) if low < square < math.inf else _rms(flat, a))
         elif name == "max":
             top = max(float(a.max()), -float(a.min()))
             out.append(top)
@@ -284,14 +281,22 @@ def numbers(x: Tensor, names: Sequence[str]) -> Numbers:
             top = max(float(a.max()), -float(a.min())) if top != top else top
             out.append(0.0 if math.isfinite(top) else rivers.nonfinite(flat[None])[0])
         elif name == "mean":
-            with np.errstate(all="ignore"):
-                mean = float(a.mean())
+            mean = float(a.mean())
             out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
         else:
             if not ordered:
                 ordered = rivers.quantiles(sample(x, flat)[None])[:, 0].tolist()
             out.append(ordered[_QUANTILES.index(name)])
     return out
+
+
+def _rms(flat: Tensor, a: Any) -> float:
+    """Where squares have left the range: again, in a wider one or divided by the largest."""
+    if a.itemsize == 4:
+        wide = a.astype("float64")
+        square = float(wide.dot(wide)) / a.size
+        return math.sqrt(square)
+    return rivers.rms(flat[None])[0] if a.any() else 0.0
 
 
 def sample(x: Tensor, flat: Tensor) -> Tensor:
@@ -334,11 +339,10 @@ def _branch(branch: Tensor, stream: Tensor) -> Numbers:
         root = math.sqrt(b64.numel())
         over, under = torch.linalg.vector_norm(b64), torch.linalg.vector_norm(s64)
         return torch.stack([over / root, over / under, b64.dot(s64) / over / under])
-    (upper,), (lower,) = rivers.rms(b), rivers.rms(s)
+    ((upper,), (lower,)) = (numbers(x, ("rms",)) for x in (b, s))
     ratio = upper / lower if lower else math.nan if not upper else math.inf
     size = upper * lower
-    with np.errstate(all="ignore"):
-        product = float(b[0].numpy().dot(s[0].numpy())) / b.shape[1]
+    product = float(b[0].numpy().dot(s[0].numpy())) / b.shape[1]
     if not (1e-30 < size < 1e30) and 0 < upper < math.inf and 0 < lower < math.inf:
         product, size = ((b.double() / upper) * (s.double() / lower)).mean().item(), 1.0
     return [upper, ratio, product / size if size else math.nan]

@@ -33,6 +33,11 @@ _PLAIN: Final = frozenset((int, float, bool, str, type(None), type(...), torch.d
 
 _LAYERS: Final = frozenset(("weights", "contract", "opaque", "cell"))
 _SHOWN: Final = frozenset(("sum", "act", "norm", *_LAYERS))
+_FLOATING: Final = frozenset((
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64,
+    torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2,
+))  # fmt: skip
+_EMPTY: Final[tuple[int, ...]] = ()
 _NONE: Final[dict[str, Any]] = {}
 _SPLIT: Final = frozenset((*_FUSED, "sum", "mean", "einsum", "index_put"))
 #: Functions met so far, with their plain names and kinds.
@@ -207,7 +212,17 @@ class Recorder(TorchFunctionMode):
         function: Any,
     ) -> Tensor:
         inputs: list[int] = []
-        shown = [self._strip(arg, inputs) for arg in args]
+        shown: list[Any] = []
+        known = self._known
+        for arg in args:
+            if isinstance(arg, Tensor):
+                index = known.get(id(arg))
+                if index is None:
+                    index = self.find(arg)
+                inputs.append(index)
+                shown.append(Ref(index))
+            else:
+                shown.append(arg if type(arg) in _PLAIN else self._strip(arg, inputs))
         options = (
             {key: self._strip(arg, inputs) for key, arg in kwargs.items()} if kwargs else _NONE
         )
@@ -308,7 +323,7 @@ class Recorder(TorchFunctionMode):
             inputs,
             self._here,
             tuple(out.shape),
-            out.is_floating_point() or out.is_complex(),
+            out.dtype in _FLOATING,
             out.requires_grad,
             data,
             param,
@@ -382,25 +397,21 @@ class Recorder(TorchFunctionMode):
 
     def _unknown(self, tensor: Tensor) -> int:
         """A parameter, a buffer, a constant, or what a function made that nobody saw."""
-        path, trained = self._held.get(id(tensor), ("", False))
-        node = tensor.grad_fn
-        if node is not None and not path:
+        path, leaf = self._held.get(id(tensor), ("", False))
+        node = None if path else tensor.grad_fn
+        if node is not None:
             index = self._graft(node)
-            value = self.graph.values[index]
+            value = self._values[index]
             if not value.shape:
-                value.shape, value.floating = tuple(tensor.shape), tensor.is_floating_point()
-        else:
-            leaf = isinstance(tensor, nn.Parameter) or trained
-            kind = "parameter" if leaf else "buffer" if path else "constant"
-            value = self._new(path or kind, kind, (), tensor, False, leaf)
-            value.path, value.blind = path, False
-            if leaf:
-                value.grad = tensor.requires_grad
-        if node is not None and not path:
+                value.shape, value.floating = tuple(tensor.shape), tensor.dtype in _FLOATING
             self._know(tensor, value)
-        else:
-            self._known[id(tensor)] = value.index
-            self._kept.append(tensor)
+            return index
+        leaf = leaf or isinstance(tensor, nn.Parameter)
+        kind = "parameter" if leaf else "buffer" if path else "constant"
+        value = self._new(path or kind, kind, _EMPTY, tensor, False, leaf)
+        value.path, value.blind = path, False
+        self._known[id(tensor)] = value.index
+        self._kept.append(tensor)
         return value.index
 
     def _graft(self, top: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -107,6 +109,20 @@ def _eager() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No garbage collection, which thousands of small objects would set off again and again, and no
+    warnings from NumPy where a statistic overflows."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def run(
     model: nn.Module,
     batch: Any,
@@ -120,8 +136,21 @@ def run(
     cannot be measured. The model is left as it was in either case.
     """
     start = perf_counter()
-    held = inventory(model)
-    check(held, batch)
+    with _quiet():
+        held = inventory(model)
+        check(held, batch)
+        return _run(model, held, batch, loss, readings, seed, start)
+
+
+def _run(
+    model: nn.Module,
+    held: Inventory,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    readings: Readings,
+    seed: int,
+    start: float,
+) -> Pass:
     with untouched(held), torch.inference_mode(False), torch.enable_grad():
         try:
             found = _forward(model, held, batch, readings, True)

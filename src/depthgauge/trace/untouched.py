@@ -7,7 +7,6 @@ when the block ends, also after an exception.
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,13 +37,9 @@ def untouched(held: Inventory) -> Iterator[None]:
     ]
     written = [(b, b._version, b.detach().clone()) for b in _written(held)]
     generators = _generators()
-    collecting = gc.isenabled()
-    gc.disable()  # thousands of small objects at once would set it off again and again
     try:
         yield
     finally:
-        if collecting:
-            gc.enable()
         for now, before in (*modules, *tables):
             if not _same(now, before):
                 now.clear()

@@ -1,0 +1,249 @@
+"""What one recorded pass says about the model: streams, how two tests agree, blocks as equations.
+
+A *step* leads from one state of a stream to the next: a merge, or plain layers where the stream is
+broken or where there is none at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from depthgauge.equation.text import to_text
+from depthgauge.trace.graph import Graph
+from depthgauge.trace.merges import Merge, chain, merges
+from depthgauge.trace.paths import merges_between, states
+from depthgauge.trace.reading import Equation, Reader, folded
+from depthgauge.trace.readings import Readings
+from depthgauge.trace.roles import Roles
+from depthgauge.trace.streams import Link, Stream, streams
+
+__all__ = ["Analysis", "Step", "Track", "analyse"]
+
+
+@dataclass
+class Step:
+    """From value ``before`` to value ``after``; ``link`` is the merge between, or None."""
+
+    before: int
+    after: int
+    link: Link | None
+    equation: Equation | None = None
+
+
+@dataclass
+class Track:
+    """One stream with its steps, and the blocks they fold into: (first step, steps, times)."""
+
+    stream: Stream
+    steps: list[Step]
+    folds: list[tuple[int, int, int]] = field(default_factory=list)
+    inside: list[int] = field(default_factory=list)  # states of merges inside branches
+
+    @property
+    def blocks(self) -> list[list[Step]]:
+        """The steps of each block: a repetition of a fold is one block."""
+        out = []
+        for start, unit, times in self.folds:
+            for k in range(times):
+                out.append(self.steps[start + k * unit : start + (k + 1) * unit])
+        return out
+
+    def equation(self) -> str:
+        """``12 x [h = ...; h = ...]``, one line a fold, joined by ``; `` where nothing repeats."""
+        lines = []
+        for start, unit, times in self.folds:
+            texts = [
+                to_text(step.equation.block) if step.equation else "h = ?"
+                for step in self.steps[start : start + unit]
+            ]
+            body = "; ".join(texts)
+            lines.append(f"{times} x [{body}]" if times > 1 else body)
+        return "\n".join(lines)
+
+
+@dataclass
+class Analysis:
+    roles: Roles
+    merges: list[Merge]
+    tracks: list[Track]
+    disagreements: list[dict[str, Any]]
+    fallback: list[tuple[str, str]]
+
+    @property
+    def graph(self) -> Graph:
+        return self.roles.graph
+
+
+def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) -> Analysis:
+    """Both structural tests, reconciled, and every step read back."""
+    roles = Roles(graph)
+    found = merges(roles)
+    rows = streams(roles, found)
+    disagreements = [d for stream in rows if (d := _compare(roles, stream))]
+    fallback: list[tuple[str, str]] = []
+    if rows:
+        tracks = [_track(roles, stream, found, readings, fallback) for stream in rows]
+    else:
+        tracks = [_plain(roles, readings, fallback)]
+        disagreements += _unlinked(roles, tracks[0])
+    reader = Reader(roles, parameters, readings.activations, readings.composites)
+    for track in tracks:
+        foreign = {
+            step.after: other.stream.name
+            for other in tracks
+            if other is not track
+            for step in other.steps
+        }
+        for step in track.steps:
+            step.equation = reader.read(step.before, step.after, foreign)
+        texts = [to_text(step.equation.block) for step in track.steps if step.equation]
+        track.folds = folded(texts)
+    return Analysis(roles, found, tracks, disagreements, fallback)
+
+
+# ----------------------------------------------------------------------- the second test
+
+
+def _compare(roles: Roles, stream: Stream) -> dict[str, Any] | None:
+    """Path counting between the stream's ends against the local test, or None if they agree.
+
+    The local test's merges are kept: a side path that spans the stack (values of the first layer, a
+    shared position table) hides states from path counting, while nothing hides a merge from the
+    local test. What path counting has beyond them is named.
+    """
+    source, end = stream.source, stream.links[-1].merge.value
+    on_path = states(roles, source, end)
+    by_paths = merges_between(roles, on_path)
+    own = [link.merge.value for link in stream.links]
+    if by_paths == own:
+        return None
+    graph = roles.graph
+    missed = sorted(set(own) - set(by_paths))
+    extra = sorted(set(by_paths) - set(own))
+    where = [graph.path(i) for i in (missed or extra)]
+    reason = (
+        "paths around them keep these merges from lying on every path"
+        if missed
+        else "these sums have a weight-free path beside another, but the local test finds no skip"
+    )
+    return {
+        "stream": stream.name,
+        "local_merge": len(own),
+        "path_counting": len(by_paths),
+        "reported": len(own),
+        "where": list(dict.fromkeys(where))[:8],
+        "reason": reason,
+    }
+
+
+def _unlinked(roles: Roles, track: Track) -> list[dict[str, Any]]:
+    """A model in which the local test finds nothing and path counting a skip."""
+    if not track.steps:
+        return []
+    on_path = states(roles, track.steps[0].before, track.steps[-1].after)
+    joined = []
+    for before, after in zip(on_path, on_path[1:], strict=False):
+        inside = roles.graph.ancestors([after], before + 1)
+        beside = any(before in chain(roles, i) for i in roles.flow[after])
+        if len(inside) > 1 and beside and any(roles.moves(i) for i in inside):
+            joined.append(after)
+    if not joined:
+        return []
+    return [
+        {
+            "stream": track.stream.name,
+            "local_merge": 0,
+            "path_counting": len(joined),
+            "reported": 0,
+            "where": list(dict.fromkeys(roles.graph.path(i) for i in joined))[:8],
+            "reason": "a weight-free path joins what was computed beside it, in "
+            + ", ".join(sorted({roles.values[i].name for i in joined}))
+            + ", which adds nothing",
+        }
+    ]
+
+
+# ---------------------------------------------------------------------------------- steps
+
+
+def _track(
+    roles: Roles,
+    stream: Stream,
+    found: Sequence[Merge],
+    readings: Readings,
+    fallback: list[tuple[str, str]],
+) -> Track:
+    steps: list[Step] = []
+    at = stream.links[0].before
+    for k, link in enumerate(stream.links):
+        if k and link.broken and link.before != at:
+            steps += _between(roles, at, link.before, readings)
+            at = link.before
+        steps.append(Step(at, link.after, link))
+        at = link.after
+    inside = []
+    outer = {link.merge.value for link in stream.links}
+    if stream.inner > len(stream.links):
+        # Most of the stack stands inside long skips: its own merges are shown as states too.
+        low, high = stream.links[0].before, stream.links[-1].merge.value
+        inside = [
+            m.value for m in found
+            if m.value not in outer and low < m.value < high and m.value in readings.states
+        ]  # fmt: skip
+        if inside:
+            fallback.append(
+                (
+                    stream.name,
+                    f"long skips leave {len(steps) + 1} states on every path; {len(inside)} merges "
+                    f"inside their branches are shown as states too",
+                )
+            )
+    return Track(stream, steps, inside=inside)
+
+
+def _between(roles: Roles, before: int, after: int, readings: Readings) -> list[Step]:
+    """Plain layers between two segments: one step to each state on every path."""
+    on_path = [
+        i for i in states(roles, before, after) if i in readings.states and before < i < after
+    ]
+    places = [before, *on_path, after]
+    return [Step(a, b, None) for a, b in zip(places, places[1:], strict=False)]
+
+
+def _plain(roles: Roles, readings: Readings, fallback: list[tuple[str, str]]) -> Track:
+    """No merge anywhere: the tensors that enter weight layers, where every path runs through them,
+    else all of them in the order in which they were made."""
+    graph = roles.graph
+    ends = [i for i in graph.outputs if i in graph.live]
+    end = ends[0] if ends else len(graph.values) - 1
+    live = graph.ancestors([end])
+    read = sorted(i for i in readings.states if i in live)
+    source = read[0] if read else end
+    on_path = states(roles, source, end)
+    kept = [i for i in on_path if i in readings.states or i == end]
+    layers = sum(roles.layers(i) > 0 for i in live)
+    if len(kept) < 3 <= len(read) and len(kept) * 2 < layers:
+        kept = [*read, end]
+        fallback.append(
+            (
+                _name(roles, kept),
+                f"{len(on_path)} tensors lie on every path; the {len(kept)} that enter weight "
+                f"layers are taken for states, in the order in which they were made",
+            )
+        )
+    kept = sorted(dict.fromkeys(kept))
+    steps = [Step(a, b, None) for a, b in zip(kept, kept[1:], strict=False)]
+    stream = Stream(source, [])
+    stream.name = _name(roles, kept)
+    return Track(stream, steps)
+
+
+def _name(roles: Roles, values: Sequence[int]) -> str:
+    from os.path import commonprefix
+
+    paths = [roles.graph.path(i).split(".") for i in values[1:]]
+    return ".".join(commonprefix(paths)) if paths and commonprefix(paths) else "h"

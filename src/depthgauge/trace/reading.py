@@ -1,0 +1,786 @@
+"""Reading back: what stands between two states as a block equation.
+
+The region's values become the language's nodes, one rule a kind of function. What the language
+cannot say becomes ``opaque("name", inputs, m=...)``, named by the smallest module that holds it; it
+is never left out. Views, casts and dropout that is switched off say nothing and vanish.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os.path import commonprefix
+from typing import Any, Final
+
+from torch import Tensor
+
+from depthgauge.equation.functions import ACTIVATIONS, NORMS
+from depthgauge.equation.nodes import (
+    Activation,
+    Add,
+    Arithmetic,
+    Attention,
+    Block,
+    Constant,
+    Convolution,
+    Dropout,
+    LearnedGain,
+    LearnedScalar,
+    Let,
+    Linear,
+    Local,
+    Norm,
+    Number,
+    Opaque,
+    Option,
+    Options,
+    Product,
+    Scalar,
+    Scale,
+    State,
+    Statement,
+    Symbol,
+    Update,
+    Value,
+    children,
+)
+from depthgauge.trace.graph import Ref
+from depthgauge.trace.graph import Value as Traced
+from depthgauge.trace.readings import Activation as Seen
+from depthgauge.trace.roles import Roles
+
+__all__ = ["Equation", "Reader", "folded"]
+
+_CENTRED: Final = "centred"
+
+
+class _Unsayable(Exception):
+    """Value ``at`` is nothing that the language has a word for; ``name`` is what it is."""
+
+    def __init__(self, at: int, name: str) -> None:
+        self.at, self.name = at, name
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One block read back, the path of the module around it, and what in it was opaque."""
+
+    block: Block
+    path: str
+    opaque: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class Reader:
+    """Reads regions of one graph; ``parameters`` gives the tensors by path.
+
+    ``activations`` are those that were seen by value; ``width_axis`` is the state's.
+    """
+
+    roles: Roles
+    parameters: Mapping[str, Tensor]
+    activations: Mapping[int, Seen]
+    composites: Mapping[int, Any]
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def read(self, before: int, after: int, foreign: Mapping[int, str]) -> Equation:
+        """``h = ...`` for the value ``after``, with ``before`` as ``h``.
+
+        ``foreign`` names values of other streams, which are leaves.
+        """
+        region = _Region(self, before, after, foreign)
+        block = region.block()
+        path = _common(self.roles.graph.path(i) for i in region.inside)
+        return Equation(block, path, tuple(region.opaque))
+
+    def tensor(self, i: int) -> Tensor | None:
+        return self.parameters.get(self.roles.values[i].path)
+
+
+class _Region:
+    def __init__(self, reader: Reader, before: int, after: int, foreign: Mapping[int, str]) -> None:
+        self.reader, self.roles = reader, reader.roles
+        self.values, self.flow = reader.roles.values, reader.roles.flow
+        self.before, self.after, self.foreign = before, after, foreign
+        self.opaque: list[tuple[str, str]] = []
+        self.inside = self._between()
+        self.width, self.axis = self._state_width()
+        self._memo: dict[int, Value] = {}
+        self._hidden: dict[int, tuple[str, set[int]]] = {}  # opaque value -> name, what it hides
+        self._uses: Counter[str] = Counter()
+
+    def _between(self) -> set[int]:
+        """The values that ``after`` was computed from, down to the state and the foreign ones."""
+        found: set[int] = set()
+        todo = [self.after]
+        while todo:
+            i = todo.pop()
+            if i in found or i == self.before or i in self.foreign:
+                continue
+            found.add(i)
+            todo += [j for j in self.values[i].inputs if self._carries(j)]
+        return found
+
+    def _carries(self, i: int) -> bool:
+        value = self.values[i]
+        return value.data and value.floating and i >= self.before
+
+    def _state_width(self) -> tuple[int, int]:
+        shape = self.values[self.before].shape
+        images = any(
+            self.values[i].name.startswith("conv") and len(self.values[i].shape) == 4
+            for i in self.inside
+        )
+        axis = 1 if images and len(shape) == 4 else len(shape) - 1
+        return (shape[axis] if shape else 1), axis
+
+    # ------------------------------------------------------------------------- the block
+
+    def block(self) -> Block:
+        """The region's statement; a value in use twice is named first, unless it is the state."""
+        for _ in range(24):
+            try:
+                self._memo = {}
+                top = self.value(self.after)
+                break
+            except _Unsayable as found:
+                self._hide(found)
+        else:
+            top = Opaque(self._type(self.after), (State(),), self._layers(self.inside))
+        return Block(tuple(_shared(top)))
+
+    def _hide(self, found: _Unsayable) -> None:
+        """Hide the smallest module around what cannot be said; without one the value alone."""
+        graph = self.roles.graph
+        call = self.values[found.at].call
+        outer = self._outer_call()
+        while True:
+            members = {i for i in self.inside if _within(graph.calls, self.values[i].call, call)}
+            ends = [i for i in members if self._leaves(i, members)]
+            if call in (outer, 0, -1) or call not in range(len(graph.calls)):
+                ends = [found.at]
+                members = {found.at}
+                name = found.name
+                break
+            if len(ends) == 1 and ends[0] not in self._hidden:
+                name = graph.calls[call].type
+                break
+            call = graph.calls[call].parent
+        self._hidden[ends[0]] = (name, members)
+        entry = (graph.path(found.at), found.name)
+        if entry not in self.opaque:
+            self.opaque.append(entry)
+
+    def _outer_call(self) -> int:
+        """The innermost call around the region's end: hiding it would hide the skip."""
+        return self.values[self.after].call
+
+    def _leaves(self, i: int, members: set[int]) -> bool:
+        if i == self.after:
+            return True
+        users = self.roles.graph.consumers[i]
+        return any(u in self.inside and u not in members for u in users)
+
+    def _layers(self, members: set[int]) -> Number:
+        depths: dict[int, int] = {}
+        for i in sorted(members):
+            below = max((depths.get(j, 0) for j in self.values[i].inputs), default=0)
+            depths[i] = below + self.roles.layers(i)
+        return Number(float(max(depths.values(), default=0)))
+
+    def _type(self, i: int) -> str:
+        return self.roles.graph.calls[self.values[i].call].type or self.values[i].name
+
+    # --------------------------------------------------------------------------- values
+
+    def value(self, i: int) -> Value:
+        if i == self.before:
+            return State()
+        if i in self.foreign:
+            return Opaque(self.foreign[i])
+        if i not in self._memo:
+            self._memo[i] = self._opaque(i) if i in self._hidden else self._read(self.values[i])
+        return self._memo[i]
+
+    def _opaque(self, i: int) -> Value:
+        name, members = self._hidden[i]
+        entering = sorted(
+            {j for k in members for j in self.values[k].inputs if self._carries(j)} - members
+        )
+        return Opaque(name, tuple(self.value(j) for j in entering), self._layers(members))
+
+    def _read(self, value: Traced) -> Value:
+        i = value.index
+        if i < self.before or not value.data:
+            return self._outside(value)
+        if (seen := self.reader.activations.get(i)) is not None:
+            return self._activation(seen, value)
+        if (attention := self._attention(value)) is not None:
+            return attention
+        base = self.roles.norm_of(i)
+        if base is not None:
+            return self._norm(value, base)
+        match value.kind:
+            case "shape" if len(value.inputs) and self._plain_shape(value):
+                return self.value(value.inputs[0])
+            case "drop":
+                return self._drop(value)
+            case "sum":
+                return self._sum(value)
+            case "product":
+                return self._product(value)
+            case "weights" | "contract":
+                return self._layer(value)
+            case "act" | "point":
+                kind = value.name
+                if kind in ACTIVATIONS and len(self.roles.moving(value.inputs)) == 1:
+                    return Activation(kind, self.value(value.inputs[0]), _filled(ACTIVATIONS[kind]))
+                raise _Unsayable(i, kind)
+        raise _Unsayable(i, value.name)
+
+    def _outside(self, value: Traced) -> Value:
+        """A value from before the region, or one that no data enters."""
+        if value.kind == "parameter":
+            tensor = self.reader.tensor(value.index)
+            if tensor is not None and tensor.numel() == 1:
+                return LearnedScalar(Number(float(tensor)))
+        if value.kind == "shape" and value.inputs and not value.data:
+            return self._outside(self.values[value.inputs[0]])
+        if not value.data:
+            return Opaque(value.path or f"constant {value.name}")
+        path = self.roles.graph.path(value.index)
+        return Opaque(path or value.path or "an earlier tensor")
+
+    def _activation(self, seen: Seen, value: Traced) -> Value:
+        if seen.call in self.reader.composites:
+            inside = [i for i in self.inside if self.values[i].call == seen.call]
+            entering = {j for i in inside for j in self.values[i].inputs if self._carries(j)}
+            entering -= set(inside)
+            if len(entering) != 1:
+                raise _Unsayable(value.index, seen.kind)
+            z = entering.pop()
+        else:
+            z = value.inputs[0]
+        if seen.kind not in ACTIVATIONS:
+            raise _Unsayable(value.index, seen.kind)
+        options = tuple(
+            (name, _option(seen.options.get(name, default)))
+            for name, default in ACTIVATIONS[seen.kind].items()
+        )
+        return Activation(seen.kind, self.value(z), options)
+
+    def _plain_shape(self, value: Traced) -> bool:
+        """Whether a view keeps all elements and the width where it was: says nothing."""
+        moved = self.roles.moving(value.inputs)
+        if len(moved) != 1:
+            return False
+        before = math.prod(self.values[moved[0]].shape)
+        return math.prod(value.shape) == before and value.name not in ("roll", "flip", "rot90")
+
+    def _drop(self, value: Traced) -> Value:
+        p = value.args[1] if len(value.args) > 1 else value.options.get("p", 0.5)
+        training = value.args[2] if len(value.args) > 2 else value.options.get("training", True)
+        inner = self.value(value.inputs[0])
+        if not training or not isinstance(p, int | float) or p == 0:
+            return inner
+        return Dropout(inner, Number(float(p)))
+
+    def _sum(self, value: Traced) -> Value:
+        i, name = value.index, value.name
+        if self.roles.centred(i) is not None:
+            raise _Unsayable(i, "centring")
+        if name in ("add", "iadd", "sub", "subtract", "isub", "rsub"):
+            left, right = (*value.args[:2], value.options.get("other"))[:2]
+            alpha = value.options.get("alpha", 1)
+            a, b = self._operand(left), self._operand(right)
+            if name == "rsub":
+                a, b = b, a
+            sign = -1 if name in ("sub", "subtract", "isub", "rsub") else 1
+            return Add(a, _scaled(sign * alpha, b))
+        if name in ("addmm", "baddbmm", "stack", "sum", "index_add", "scatter_add", "addcmul"):
+            terms = self.roles.terms(i)
+            if name == "addcmul" and value.options.get("value", 1) != 1:
+                raise _Unsayable(i, name)
+            out = self.value(terms[0][0])
+            for j, _ in terms[1:]:
+                out = Add(out, self.value(j))
+            return out
+        if name == "mean":
+            terms = self.roles.terms(i)
+            out = self.value(terms[0][0])
+            for j, _ in terms[1:]:
+                out = Add(out, self.value(j))
+            return _scaled(1 / len(terms), out)
+        if name == "lerp":
+            start, end, weight = (*value.args, value.options.get("weight"))[:3]
+            if isinstance(weight, int | float) and not isinstance(weight, Ref):
+                a, b = self._operand(start), self._operand(end)
+                return Add(_scaled(1 - weight, a), _scaled(weight, b))
+        raise _Unsayable(i, name)
+
+    def _operand(self, operand: Any) -> Value:
+        if isinstance(operand, Ref):
+            value = self.values[operand]
+            if not value.data and value.kind == "parameter":
+                return self._parameter(value)
+            if not value.data and value.kind not in ("parameter", "shape"):
+                raise _Unsayable(int(operand), value.path or value.name)
+            return self.value(operand)
+        if isinstance(operand, int | float):
+            return Constant(Number(float(operand)))
+        raise _Unsayable(self.after, "an operand that is no tensor")
+
+    def _parameter(self, value: Traced) -> Value:
+        """A learned number, or one number a channel."""
+        tensor = self.reader.tensor(value.index)
+        if tensor is None:
+            raise _Unsayable(value.index, value.path)
+        if tensor.numel() == 1:
+            return LearnedScalar(Number(float(tensor)))
+        return LearnedGain(Number(_uniform(tensor)))
+
+    def _product(self, value: Traced) -> Value:
+        divides = value.name in ("div", "divide", "true_divide", "truediv")
+        if value.name == "rdiv" or value.options.get("rounding_mode"):
+            raise _Unsayable(value.index, "division")
+        left, right = (*value.args[:2], value.options.get("other"))[:2]
+        for x, factor in ((left, right), (right, left)):
+            if isinstance(factor, int | float) and not isinstance(factor, Ref):
+                if divides and factor is left:
+                    break
+                if divides and not factor:
+                    break
+                return _scaled(1 / factor if divides else factor, self._operand(x))
+        if divides or not isinstance(left, Ref) or not isinstance(right, Ref):
+            raise _Unsayable(value.index, "division")
+        for x, factor in ((left, right), (right, left)):
+            inner = self.values[factor]
+            if not inner.data:
+                found = self._factor(inner)
+                return Product(found, self.value(x))
+        return Product(self.value(left), self.value(right))
+
+    def _factor(self, value: Traced) -> Value:
+        at = value
+        while at.kind == "shape" and len(at.inputs) == 1:
+            at = self.values[at.inputs[0]]
+        if at.kind == "parameter":
+            return self._parameter(at)
+        raise _Unsayable(value.index, at.path or at.name)
+
+    # --------------------------------------------------------------------------- layers
+
+    def _layer(self, value: Traced) -> Value:
+        i = value.index
+        if value.name == "multi_head_attention_forward":
+            return self._fused(value)
+        if value.name == "linear":
+            x, weight = value.inputs[0], value.inputs[1]
+            bias = len(value.inputs) > 2
+        elif value.kind == "contract" and value.name in ("matmul", "mm", "addmm") and len(
+            value.inputs
+        ) in (2, 3):  # fmt: skip
+            bias = value.name == "addmm"
+            x, weight = value.inputs[-2], value.inputs[-1]
+            if self.values[weight].data or not self.values[weight].param:
+                raise _Unsayable(i, value.name)
+        elif value.name == "conv2d":
+            return self._convolution(value)
+        else:
+            raise _Unsayable(i, value.name)
+        if not self.values[x].data:
+            raise _Unsayable(i, value.name)
+        if self._over_another_axis(x):
+            raise _Unsayable(i, "linear over another axis")
+        out = self._out(value.shape[-1] if value.shape else 0)
+        return Linear(self._name(weight), self.value(x), out, None, bias)
+
+    def _over_another_axis(self, x: int) -> bool:
+        """Whether axes were exchanged between the last function that knew the width and a layer,
+        with no such exchange undone."""
+        turns = 0
+        at = self.values[x]
+        while at.kind in ("shape", "drop") and at.inputs and at.index != self.before:
+            if at.name in ("transpose", "permute", "swapaxes", "t", "T", "mT", "movedim"):
+                turns += 1
+            at = self.values[at.inputs[0]]
+        return turns % 2 == 1 and at.shape[-1:] != self.values[x].shape[-1:]
+
+    def _out(self, size: int) -> Scalar | None:
+        n = self.width
+        if size == n or not size:
+            return None
+        if size % n == 0:
+            return Arithmetic("*", Number(float(size // n)), Symbol("n"))
+        if n % size == 0:
+            return Arithmetic("/", Symbol("n"), Number(float(n // size)))
+        return Number(float(size))
+
+    def _name(self, weight: int) -> str:
+        """``W``; a weight that is used twice in the region has a name, since it is one layer."""
+        uses = sum(weight in self.values[i].inputs for i in self.inside)
+        if uses < 2:
+            return "W"
+        names = self.reader._names
+        if weight not in names:
+            names[weight] = f"W{1 + len(set(names.values()))}"
+        return names[weight]
+
+    def _convolution(self, value: Traced) -> Value:
+        weight = self.values[value.inputs[1]]
+        given = dict(zip(("stride", "padding", "dilation", "groups"), value.args[3:], strict=False))
+        given |= value.options
+        kernel = weight.shape[-1] if weight.shape else 0
+        stride, dilation = _square(given.get("stride", 1)), _square(given.get("dilation", 1))
+        padding = given.get("padding", 0)
+        kept = padding == "same" or _square(padding) == kernel // 2
+        same = weight.shape[-1:] == weight.shape[-2:-1] and kernel % 2 == 1 and kept
+        if stride != 1 or dilation != 1 or given.get("groups", 1) != 1 or not same:
+            word = f"conv {'x'.join(map(str, weight.shape[2:]))}"
+            details = [
+                f"stride {stride}" if stride != 1 else "",
+                f"groups {given.get('groups', 1)}" if given.get("groups", 1) != 1 else "",
+                f"dilation {dilation}" if dilation != 1 else "",
+            ]
+            raise _Unsayable(value.index, ", ".join([word, *filter(None, details)]))
+        bias = len(value.inputs) > 2
+        x = value.inputs[0]
+        padded = self.values[x]
+        return Convolution(kernel, self.value(padded.index), self._out(weight.shape[0]), None, bias)
+
+    # ------------------------------------------------------------------------ attention
+
+    def _fused(self, value: Traced) -> Value:
+        """``F.multi_head_attention_forward`` of one tensor with itself."""
+        query, key, values = value.inputs[:3]
+        if not query == key == values:
+            raise _Unsayable(value.index, "cross attention")
+        heads = next((a for a in value.args[3:] if type(a) is int and a != self.width), 1)
+        numbers = [a for a in value.args if type(a) is int]
+        heads = numbers[1] if len(numbers) > 1 else heads
+        causal = bool(value.options.get("is_causal"))
+        bias = any(self.values[i].path.endswith("bias") for i in value.inputs)
+        return Attention(self.value(query), Number(float(heads)), causal, None, None, bias)
+
+    def _attention(self, value: Traced) -> Value | None:
+        """The output layer of an attention spelled out in this region, or None."""
+        if value.name not in ("linear", "addmm", "matmul") or self.roles.layers(value.index) != 1:
+            return None
+        at = self.values[value.inputs[0 if value.name == "linear" else -2]]
+        while at.kind in ("shape", "drop") and at.inputs:
+            at = self.values[at.inputs[0]]
+        if at.kind not in ("attend", "contract") or self.roles.layers(at.index) != 2:
+            return None
+        parts = self._parts(at)
+        if parts is None:
+            return None
+        query, key, values, features = parts
+        sources = [self._projected(j, features) for j in (query, key, values)]
+        if any(s is None for s in sources) or len({s for s in sources}) != 1:
+            return None
+        (source,) = {s for s in sources if s is not None}
+        shape = self.values[query].shape
+        heads = shape[-3] if len(shape) > 3 else 1
+        if self.values[key].shape and shape[-1:] == self.values[key].shape[-1:]:
+            kv = self._heads(values)
+            if kv and kv != heads:
+                features.append(f"{kv} of {heads} key heads")
+        x = self.value(source)
+        if features:
+            name = "attention, " + ", ".join(dict.fromkeys(features))
+            entry = (self.roles.graph.path(at.index), name)
+            if entry not in self.opaque:
+                self.opaque.append(entry)
+            return Opaque(name, (x,), Number(4.0))
+        causal = bool(at.options.get("is_causal", len(at.args) > 5 and at.args[5] is True))
+        bias = len(value.inputs) > 2
+        return Attention(x, Number(float(heads)), causal, None, None, bias)
+
+    def _heads(self, i: int) -> int:
+        """Heads before keys were repeated for groups of queries."""
+        at = self.values[i]
+        for _ in range(6):
+            if at.kind != "shape" or not at.inputs:
+                break
+            below = self.values[at.inputs[0]]
+            if at.name in ("expand", "repeat_interleave", "repeat") and len(below.shape) >= 4:
+                return below.shape[1]
+            at = below
+        return 0
+
+    def _parts(self, at: Traced) -> tuple[int, int, int, list[str]] | None:
+        """Queries, keys and values of a product of attention, and what else was done to scores."""
+        if at.kind == "attend":
+            features = []
+            masked = [j for j in at.inputs[3:]] or at.options.get("attn_mask") is not None
+            if masked:
+                features.append("masked")
+            return (*at.inputs[:3], features) if len(at.inputs) >= 3 else None
+        moving = self.roles.moving(at.inputs)
+        if len(moving) != 2:
+            return None
+        for scores, values in (moving, moving[::-1]):
+            features, inner = [], self.values[scores]
+            soft = False
+            for _ in range(16):
+                if inner.kind == "contract" and len(self.roles.moving(inner.inputs)) == 2:
+                    query, key = self.roles.moving(inner.inputs)
+                    return (query, key, values, features) if soft else None
+                below = self.roles.moving(inner.inputs)
+                if inner.kind == "softmax":
+                    soft = True
+                elif inner.kind in ("sum", "choose") or inner.name == "masked_fill":
+                    features.append("masked")
+                elif inner.kind not in ("drop", "shape", "product"):
+                    break
+                if not below:
+                    break
+                inner = self.values[below[0]]
+        return None
+
+    def _projected(self, i: int, features: list[str]) -> int | None:
+        """What the layer of queries, keys or values reads; notes rotary phases and norms."""
+        at = self.values[i]
+        for _ in range(24):
+            if at.kind == "weights" and at.name == "linear":
+                return at.inputs[0]
+            if at.kind == "contract" and self.roles.layers(at.index) == 1:
+                return at.inputs[-2]
+            base = self.roles.norm_of(at.index)
+            if base is not None:
+                features.append("query and key norm")
+                at = self.values[base]
+                continue
+            moving = [j for j in self.roles.moving(at.inputs) if j > self.before]
+            if at.kind == "sum" and len(moving) == 2:
+                features.append("rotary")
+                at = self.values[min(moving)]
+            elif at.kind == "join" and moving:
+                features.append("rotary")
+                at = self.values[moving[0]]
+            elif at.kind in ("shape", "product", "drop", "sum", "point") and len(moving) >= 1:
+                at = self.values[moving[0]]
+            else:
+                return None
+        return None
+
+    # ---------------------------------------------------------------------------- norms
+
+    def _norm(self, value: Traced, base: int) -> Value:
+        kind, options = self._norm_kind(value)
+        filled = dict(NORMS[kind])
+        for name, found in options.items():
+            if name in filled:
+                filled[name] = found
+        return Norm(kind, self.value(base), tuple(filled.items()))
+
+    def _norm_kind(self, value: Traced) -> tuple[str, dict[str, Option]]:
+        name, given = value.name, value.options
+        if name in ("layer_norm", "rms_norm"):
+            if len(_sizes(value)) > 1:
+                raise _Unsayable(value.index, f"{name} over {len(_sizes(value))} axes")
+            kind = "layernorm" if name == "layer_norm" else "rmsnorm"
+            place = 4 if name == "layer_norm" else 3
+            eps = value.args[place] if len(value.args) > place else given.get("eps")
+            if eps is None and name == "rms_norm":
+                eps = 1.1920928955078125e-07
+            return kind, self._affine(value, eps)
+        if name in ("batch_norm", "instance_norm", "normalize", "local_response_norm"):
+            if name == "batch_norm":
+                eps = value.args[7] if len(value.args) > 7 else given.get("eps", 1e-5)
+                return "batchnorm", self._affine(value, eps)
+            raise _Unsayable(value.index, name)
+        if name == "group_norm":
+            groups = value.args[1] if len(value.args) > 1 else given.get("num_groups", 1)
+            eps = value.args[4] if len(value.args) > 4 else given.get("eps", 1e-5)
+            return "groupnorm", {"groups": Number(float(groups)), **self._affine(value, eps)}
+        if name in ("tanh", "erf"):
+            return self._bounded(value)
+        return self._spelled(value)
+
+    def _affine(self, value: Traced, eps: Any) -> dict[str, Option]:
+        """Learnable gain and bias among a norm's inputs, told apart by what they begin with."""
+        out: dict[str, Option] = {"eps": Number(float(eps))} if isinstance(eps, float) else {}
+        learned = [j for j in value.inputs[1:] if self.values[j].kind == "parameter"]
+        if learned:
+            tensor = self.reader.tensor(learned[0])
+            out["gain"] = Number(_uniform(tensor) if tensor is not None else 1.0)
+        out["bias"] = len(learned) > 1
+        return out
+
+    def _bounded(self, value: Traced) -> tuple[str, dict[str, Option]]:
+        inner = self.values[value.inputs[0]]
+        shift = 0.0
+        if inner.kind == "sum":
+            learned = [j for j in inner.inputs if not self.values[j].data]
+            tensor = self.reader.tensor(learned[0]) if learned else None
+            shift = float(tensor) if tensor is not None and tensor.numel() == 1 else 0.0
+            inner = self.values[self.roles.moving(inner.inputs)[0]]
+        alpha = next((j for j in inner.inputs if not self.values[j].data), None)
+        tensor = self.reader.tensor(alpha) if alpha is not None else None
+        start = float(tensor) if tensor is not None and tensor.numel() == 1 else 0.5
+        if value.name == "tanh":
+            return "dyt", {"alpha": Number(start)}
+        return "derf", {"alpha": Number(start), "shift": Number(shift)}
+
+    def _spelled(self, value: Traced) -> tuple[str, dict[str, Option]]:
+        """A norm written out: by which statistic, over which axes."""
+        x, statistic = value.inputs
+        if self.roles.values[x].kind == "reduce" or not self.values[x].data:
+            x, statistic = statistic, x
+        centred, axes, eps, length = False, None, None, False
+        todo, seen = [statistic], 0
+        while todo and seen < 24:
+            seen += 1
+            at = self.values[todo.pop()]
+            if at.kind == "sum" and self.roles.centred(at.index) is None:
+                numbers = [a for a in at.args if isinstance(a, float) and not isinstance(a, Ref)]
+                eps = numbers[0] if numbers else eps
+            if at.kind == "reduce":
+                axes = _axes(at) if axes is None else axes
+                length = at.name in ("linalg_vector_norm", "norm", "vector_norm", "linalg_norm")
+                centred = centred or at.name in ("var", "std", "var_mean", "std_mean")
+            for j in self.roles.moving(at.inputs):
+                centred = centred or self.roles.centred(j) is not None
+                if at.kind != "reduce":
+                    todo.append(j)
+        shape = self.values[x].shape
+        last = axes is not None and [a % len(shape) for a in axes] == [len(shape) - 1]
+        if length or axes is None:
+            raise _Unsayable(value.index, "norm by length")
+        if not last:
+            raise _Unsayable(value.index, "norm over other axes")
+        options: dict[str, Option] = {"eps": Number(eps)} if eps is not None else {}
+        return ("layernorm" if centred else "rmsnorm"), options
+
+
+# ------------------------------------------------------------------------------- helpers
+
+
+def _within(calls: Sequence[Any], call: int, outer: int) -> bool:
+    while call > outer:
+        call = calls[call].parent
+    return call == outer
+
+
+def _common(paths: Any) -> str:
+    return ".".join(commonprefix([p.split(".") for p in paths]))
+
+
+def _scaled(factor: float, value: Value) -> Value:
+    if factor == 1:
+        return value
+    if isinstance(value, Constant) and isinstance(value.scalar, Number):
+        return Constant(Number(factor * value.scalar.value))
+    return Scale(Number(float(factor)), value)
+
+
+def _uniform(tensor: Tensor) -> float:
+    """The one number of a tensor, or of one that has several their mean to three digits."""
+    flat = tensor.detach().float().reshape(-1)
+    first = float(flat[0])
+    return first if bool((flat == first).all()) else float(f"{float(flat.mean()):.3g}")
+
+
+def _filled(defaults: Mapping[str, Option]) -> Options:
+    return tuple(defaults.items())
+
+
+def _option(value: Any) -> Option:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Number(float(value))
+    option: Option = value
+    return option
+
+
+def _square(sizes: Any) -> Any:
+    if isinstance(sizes, tuple) and len(set(sizes)) == 1:
+        return sizes[0]
+    return sizes
+
+
+def _sizes(value: Traced) -> tuple[Any, ...]:
+    given = value.args[1] if len(value.args) > 1 else value.options.get("normalized_shape", ())
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _axes(value: Traced) -> list[int]:
+    given = value.args[1] if len(value.args) > 1 else value.options.get("dim", -1)
+    found = given if isinstance(given, tuple) else (given,)
+    return [a for a in found if isinstance(a, int)]
+
+
+def _shared(top: Value) -> list[Statement]:
+    """``h = top``, after a name for each inner value that stands in it twice."""
+    counts: Counter[int] = Counter()
+    nodes: dict[int, Value] = {}
+
+    def count(value: Any) -> None:
+        counts[id(value)] += 1
+        nodes[id(value)] = value
+        if counts[id(value)] == 1:
+            for child in children(value):
+                count(child)
+
+    count(top)
+    simple = (State, Local, Constant, LearnedScalar, LearnedGain, Number)
+    names: dict[int, str] = {}
+    lets: list[Statement] = []
+
+    def rebuilt(value: Any) -> Any:
+        if id(value) in names:
+            return Local(names[id(value)])
+        import dataclasses
+
+        changed = {}
+        for f in dataclasses.fields(value):
+            part = getattr(value, f.name)
+            if isinstance(part, tuple) and part and dataclasses.is_dataclass(part[0]):
+                changed[f.name] = tuple(rebuilt(item) for item in part)
+            elif dataclasses.is_dataclass(part) and type(part).__name__ in _VALUES:
+                changed[f.name] = rebuilt(part)
+        made = dataclasses.replace(value, **changed) if changed else value
+        if counts[id(value)] > 1 and not isinstance(value, simple) and value is not top:
+            names[id(value)] = _LETTERS[len(names)] if len(names) < len(_LETTERS) else (
+                f"u{len(names)}"
+            )
+            lets.append(Let(names[id(value)], made))
+            return Local(names[id(value)])
+        return made
+
+    statement = Update(rebuilt(top))
+    return [*lets, statement]
+
+
+_LETTERS: Final = ("u", "v", "w", "y", "z")
+_VALUES: Final = frozenset(
+    (
+        "State", "Initial", "Local", "Constant", "LearnedScalar", "LearnedGain", "Add", "Scale",
+        "Product", "Linear", "Convolution", "Attention", "Activation", "Norm", "Dropout", "Call",
+        "Opaque",
+    )
+)  # fmt: skip
+
+
+def folded(items: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Repetitions: (start, items in a unit, times), in order, covering the sequence.
+
+    At each place the unit that covers most by repeating; a shorter one where two cover the same.
+    """
+    out: list[tuple[int, int, int]] = []
+    at, total = 0, len(items)
+    while at < total:
+        best = (1, 1)
+        for unit in range(1, (total - at) // 2 + 1):
+            if items[at] != items[at + unit]:
+                continue
+            times = 1
+            while items[at + times * unit : at + (times + 1) * unit] == items[at : at + unit]:
+                times += 1
+            if times > 1 and unit * times > best[0] * best[1] or (times > 1 and best == (1, 1)):
+                best = (unit, times)
+        out.append((at, *best))
+        at += best[0] * best[1]
+    return out
