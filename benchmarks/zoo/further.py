@@ -2107,7 +2107,8 @@ class RealFormer(nn.Module):
             if prev is not None:
                 scores = scores + prev
             prev = scores
-            x = self.norms[2 * i](x + self.o[i](scores.softmax(-1).bmm(v)))  # type: ignore
+            y = self.get_submodule(f"o.{i}")(scores.softmax(-1).bmm(v))
+            x = self.norms[2 * i](x + y)
             x = self.norms[2 * i + 1](x + self.mlps[i](x))
         out: Tensor = self.head(x)
         return out

@@ -236,7 +236,7 @@ _DECODERS = (
     Model("ernie4.5", _hub("Ernie4_5ForCausalLM", **_LLM8), _SIX),
     Model(
         "exaone4",
-        _hub("Exaone4ForCausalLM", **_LLM8, sliding_window=None),
+        _hub("Exaone4ForCausalLM", **_LLM8, layer_types=["full_attention"] * 3),
         (Stream(6, ("inner", "out"), segments=1),),
     ),
     Model("hunyuan", _hub("HunYuanDenseV1ForCausalLM", **_LLM8), _SIX_QK),
@@ -299,7 +299,7 @@ _SPARSE_AND_STATE = (
             n_heads=4,
             n_layers=3,
             max_seq_len=32,
-            attn_config=dict(kv_n_heads=2, rope_theta=10000.0),
+            attn_config=dict(kv_n_heads=2, rope_theta=10000.0, clip_qkv=8.0),
             ffn_config=dict(ffn_hidden_size=16, moe_num_experts=4, moe_top_k=2, hidden_size=32),
             use_cache=False,
         ),
@@ -406,9 +406,11 @@ _TEXT_ENCODERS = (
             **_BERT,
             num_landmarks=3,
             segment_means_seq_len=12,
-            conv_kernel_size=None,
+            conv_kernel_size=3,
         ),
         _SIX_POST,
+        limits="A convolution of the values is added to what attention made of them: the tool may "
+        "count an inner merge with a projected skip for each layer.",
     ),
     Model(  # queries, keys and what attention gives are normed
         "yoso", _hub("YosoModel", **_BERT, use_expectation=True), (_post(6, "inner", segments=1),)
@@ -443,24 +445,6 @@ _TEXT_ENCODERS = (
             pad_index=0,
         ),
         _SIX_POST,
-    ),
-    Model(
-        "flaubert-pre",
-        _hub(
-            "FlaubertModel",
-            vocab_size=64,
-            emb_dim=32,
-            n_layers=3,
-            n_heads=4,
-            max_position_embeddings=40,
-            n_langs=1,
-            use_lang_emb=False,
-            pre_norm=True,
-            bos_index=1,
-            eos_index=2,
-            pad_index=0,
-        ),
-        _SIX,
     ),
     Model(  # attention, feed-forward, and a language adapter whose skip starts behind a norm
         "xmod",
@@ -657,7 +641,7 @@ _IMAGES = (
             lambda: {"pixel_values": torch.randn(2, 3, 64, 64)},
             image_size=64,
             hidden_sizes=[16, 20, 24],
-            neck_hidden_sizes=[8, 8, 12, 16, 20, 24, 32],
+            neck_hidden_sizes=[8, 10, 12, 16, 20, 24, 32],
             num_attention_heads=2,
         ),
         (_pre(20, "inner", "out", segments=4),),
@@ -745,7 +729,7 @@ _IMAGES = (
         ),
         (_pre(7, "inner", inner=2, segments=2),),
     ),
-    Model(  # in two of four layers two normed convolutions are added to the normed input
+    Model(  # in three of six layers two convolutions are added to the normed input
         "textnet",
         _hub(
             "TextNetModel",
@@ -756,7 +740,9 @@ _IMAGES = (
             conv_layer_strides=[[1, 1], [2, 1], [2], [2]],
             hidden_sizes=[8, 8, 12, 16, 20],
         ),
-        (Stream(0),),
+        (Stream(6, ("out",), "normed", parallel=3, m=(1,) * 6, segments=2),),
+        limits="In the layers that change the shape two convolutions of one input are summed, one "
+        "of them 1 x 1: the tool may see no merge in it, or one with a projected skip.",
     ),
 )
 
@@ -845,7 +831,7 @@ _SOUND_AND_OTHERS = (
     Model("layoutlm", _hub("LayoutLMModel", _boxed, **_BERT), _SIX_POST),
     Model(  # text and layout share their scores; the last update of the layout leads nowhere
         "lilt",
-        _hub("LiltModel", _boxed, **_BERT, channel_shrink_ratio=2),
+        _hub("LiltModel", _boxed, **_BERT | dict(hidden_size=48), channel_shrink_ratio=2),
         (_post(6, segments=1), _post(4, segments=1)),
     ),
     Model(

@@ -47,6 +47,12 @@ class Profile:
     columns: Mapping[str, Column]
     settings: Mapping[str, object]
     not_measured: Mapping[str, str] = field(default_factory=dict)
+    #: What was not seen, by the words of the JSON's ``coverage``: (path, reason) pairs.
+    coverage: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    #: Where the two tests for a stream do not agree, with both counts.
+    disagreements: tuple[Mapping[str, Any], ...] = ()
+    #: Seconds of the measured pass over those of the model's own work in it.
+    overhead: float | None = None
 
     def __post_init__(self) -> None:
         assert self.seeds

@@ -37,7 +37,7 @@ def document(profile: Profile, verdict: JudgedCorridor | None) -> dict[str, Any]
         "width": profile.width,
         "branches": profile.branches,
         "streams": profile.streams,
-        "disagreements": [],
+        "disagreements": profile.disagreements,
         "dtype": profile.dtype,
         "batch": profile.batch,
         "seeds": profile.seeds,
@@ -46,6 +46,7 @@ def document(profile: Profile, verdict: JudgedCorridor | None) -> dict[str, Any]
         "curves": _curves(profile),
         "summary": _summary(profile),
         "coverage": _coverage(profile),
+        "overhead": profile.overhead,
         "not_measured": profile.not_measured,
         "findings": [],
         "verdict": "not_measured",
@@ -145,6 +146,10 @@ def _summary(profile: Profile) -> dict[str, Any]:
 
 def _coverage(profile: Profile) -> dict[str, list[dict[str, str]]]:
     """Which sites were expected and seen; where no gradient arrived; each with its reason."""
+
+    def found(word: str) -> list[dict[str, str]]:
+        return [_entry(path, reason) for path, reason in profile.coverage.get(word, ())]
+
     counts = [0] * len(profile.sites)
     for column in profile.columns.values():
         for row in column.rows:
@@ -160,10 +165,13 @@ def _coverage(profile: Profile) -> dict[str, list[dict[str, str]]]:
             for site, count in zip(profile.sites, counts, strict=True)
             if count
         ],
-        "not_called": [],
-        "no_gradient": [_entry(site.path, why) for site in states if site.index not in reached],
-        "opaque": [],
-        "fallback": [],
+        "not_called": found("not_called"),
+        "no_gradient": [
+            *(_entry(site.path, why) for site in states if site.index not in reached),
+            *found("no_gradient"),
+        ],
+        "opaque": found("opaque"),
+        "fallback": found("fallback"),
     }
 
 

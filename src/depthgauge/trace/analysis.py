@@ -14,9 +14,9 @@ from torch import Tensor
 
 from depthgauge.equation.text import to_text
 from depthgauge.trace.graph import Graph
-from depthgauge.trace.merges import Merge, chain, merges
+from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
 from depthgauge.trace.paths import merges_between, states
-from depthgauge.trace.reading import Equation, Reader, folded
+from depthgauge.trace.reading import Equation, Reader, bare, folded
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.roles import Roles
 from depthgauge.trace.streams import Link, Stream, streams
@@ -52,17 +52,17 @@ class Track:
                 out.append(self.steps[start + k * unit : start + (k + 1) * unit])
         return out
 
-    def equation(self) -> str:
-        """``12 x [h = ...; h = ...]``, one line a fold, joined by ``; `` where nothing repeats."""
-        lines = []
+    def equations(self, short: bool = False) -> list[tuple[int, str]]:
+        """Repetitions and text of each fold: ``(12, "h = ...; h = ...")``.
+
+        ``short`` leaves out dropout and every option: sizes, heads, learnable parts of norms.
+        """
+        found = []
         for start, unit, times in self.folds:
-            texts = [
-                to_text(step.equation.block) if step.equation else "h = ?"
-                for step in self.steps[start : start + unit]
-            ]
-            body = "; ".join(texts)
-            lines.append(f"{times} x [{body}]" if times > 1 else body)
-        return "\n".join(lines)
+            blocks = [s.equation.block for s in self.steps[start : start + unit] if s.equation]
+            text = "; ".join(to_text(bare(block) if short else block) for block in blocks)
+            found.append((times, text))
+        return found
 
 
 @dataclass
@@ -99,7 +99,8 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
             for step in other.steps
         }
         for step in track.steps:
-            step.equation = reader.read(step.before, step.after, foreign)
+            terms = step.link.merge.branches if step.link else ()
+            step.equation = reader.read(step.before, step.after, foreign, terms)
         texts = [to_text(step.equation.block) for step in track.steps if step.equation]
         track.folds = folded(texts)
     return Analysis(roles, found, tracks, disagreements, fallback)
@@ -147,9 +148,10 @@ def _unlinked(roles: Roles, track: Track) -> list[dict[str, Any]]:
     on_path = states(roles, track.steps[0].before, track.steps[-1].after)
     joined = []
     for before, after in zip(on_path, on_path[1:], strict=False):
-        inside = roles.graph.ancestors([after], before + 1)
-        beside = any(before in chain(roles, i) for i in roles.flow[after])
-        if len(inside) > 1 and beside and any(roles.moves(i) for i in inside):
+        terms = roles.moving(roles.values[after].inputs)
+        carried = [i for i in terms if before in chain(roles, i)]
+        made = [i for i in terms if reach(roles, i, before).get(before, 0) & WEIGHED_STATES]
+        if len(terms) > 1 and carried and set(made) - set(carried):
             joined.append(after)
     if not joined:
         return []

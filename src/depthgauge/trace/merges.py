@@ -15,7 +15,7 @@ from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
 
 __all__ = ["Merge", "chain", "find", "local", "merges"]
 
-_WEIGHED, _BENT = 1, 2
+_LAYER, _BEND = 1, 2
 _LONGEST = 64  # values on a weight-free path, at most
 
 
@@ -106,8 +106,8 @@ def _cell(roles: Roles, i: int) -> Merge | None:
     if not roles.moving((state,)):
         return None
     back = chain(roles, state)
-    reach = _reach(roles, value.inputs[0], min(back))
-    read = [t for t in back if reach.get(t, 0) & _WEIGHED_STATES]
+    found = reach(roles, value.inputs[0], min(back))
+    read = [t for t in back if found.get(t, 0) & WEIGHED_STATES]
     return Merge(i, max(read, default=state), state, "gated", ((i,),))
 
 
@@ -155,11 +155,11 @@ def chain(roles: Roles, i: int) -> dict[int, str]:
 
 
 #: Sets of states are bits: bit s is set when a path in state s leads there.
-_WEIGHED_STATES = 0b1010
-_WEIGHED_AND_BENT = 0b1000
+FREE, WEIGHED, FREE_AND_BENT, WEIGHED_AND_BENT = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+WEIGHED_STATES = WEIGHED | WEIGHED_AND_BENT
 
 
-def _reach(roles: Roles, term: int, low: int) -> dict[int, int]:
+def reach(roles: Roles, term: int, low: int) -> dict[int, int]:
     """What ``term`` was computed from, no earlier than ``low``: value -> states of the paths.
 
     A state says whether weights (1) and a nonlinearity (2) lie on the path, that value excluded.
@@ -175,7 +175,7 @@ def _reach(roles: Roles, term: int, low: int) -> dict[int, int]:
         found[i] = found.get(i, 0) | bit
         below = flow[i]
         if below:
-            state |= (_WEIGHED if roles.moves(i) else 0) | (_BENT if roles.bends(i) else 0)
+            state |= (_LAYER if roles.moves(i) else 0) | (_BEND if roles.bends(i) else 0)
             todo += [(j, state) for j in below if j >= low]
     return found
 
@@ -200,7 +200,7 @@ _Found = tuple[int, int, str, dict[int, dict[int, int]]]
 
 def _skip(roles: Roles, nodes: list[int], chains: dict[int, dict[int, str]]) -> _Found | None:
     low = min(min(c) for c in chains.values())
-    reaches = {n: _reach(roles, n, low) for n in nodes}
+    reaches = {n: reach(roles, n, low) for n in nodes}
     options: dict[int, tuple[int, str, set[int]]] = {}
     for node, back in chains.items():
         best: tuple[int, int] | None = None
@@ -208,14 +208,14 @@ def _skip(roles: Roles, nodes: list[int], chains: dict[int, dict[int, str]]) -> 
             if other == node:
                 continue
             for t, kind in back.items():
-                if reaches[other].get(t, 0) & _WEIGHED_STATES:
+                if reaches[other].get(t, 0) & WEIGHED_STATES:
                     rank = (-KINDS_OF_PATH.index(kind), t)
                     if best is None or rank > best:
                         best = rank
         if best is not None:
             t = best[1]
             using = {
-                o for o in nodes if o != node and reaches[o].get(t, 0) & _WEIGHED_STATES
+                o for o in nodes if o != node and reaches[o].get(t, 0) & WEIGHED_STATES
             }
             options[node] = (t, back[t], using)
     plain = {n: o for n, o in options.items() if o[1] not in ("gated",)}
@@ -237,16 +237,16 @@ def _projection(roles: Roles, nodes: list[int]) -> _Found | None:
     if not any(lines.values()):
         return None
     low = min(min(line) for line in lines.values() if line)
-    reaches = {n: _reach(roles, n, low) for n in nodes}
+    reaches = {n: reach(roles, n, low) for n in nodes}
     best: tuple[int, int] | None = None
     for node, line in lines.items():
         for other in nodes:
-            reach = reaches[other]
+            below = reaches[other]
             if other == node or any(_bent(reaches[node], t) for t in lines[other]):
                 continue
             for t, layer in line.items():
                 # What the other made of the same layer's output is no second way around it.
-                if layer in reach or not _bent(reach, t) or (best is not None and t <= best[1]):
+                if layer in below or not _bent(below, t) or (best is not None and t <= best[1]):
                     continue
                 if _series(roles, other, t) > _series(roles, node, t):
                     best = (node, t)
@@ -263,8 +263,8 @@ def _series(roles: Roles, term: int, root: int) -> int:
     return depths.get(term, 0)
 
 
-def _bent(reach: dict[int, int], t: int) -> bool:
-    return bool(reach.get(t, 0) & _WEIGHED_AND_BENT)
+def _bent(below: dict[int, int], t: int) -> bool:
+    return bool(below.get(t, 0) & WEIGHED_AND_BENT)
 
 
 def _line(roles: Roles, i: int) -> dict[int, int]:
@@ -297,13 +297,13 @@ def _groups(
     roles: Roles, nodes: list[int], root: int, reaches: dict[int, dict[int, int]]
 ) -> list[tuple[int, ...]]:
     """The terms computed from ``root``; those of which one is built on another are one branch."""
-    moved = [n for n in nodes if reaches[n].get(root, 0) & _WEIGHED_STATES]
+    moved = [n for n in nodes if reaches[n].get(root, 0) & WEIGHED_STATES]
     groups: list[tuple[int, ...]] = []
     for n in moved:
         near = [
             g for g in groups
-            if any(reaches[n].get(m, 0) & _WEIGHED_STATES or
-                   reaches[m].get(n, 0) & _WEIGHED_STATES for m in g)
+            if any(reaches[n].get(m, 0) & WEIGHED_STATES or
+                   reaches[m].get(n, 0) & WEIGHED_STATES for m in g)
         ]  # fmt: skip
         joined = (*(m for g in near for m in g), n)
         groups = [g for g in groups if g not in near] + [joined]

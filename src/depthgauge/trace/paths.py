@@ -10,7 +10,14 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from depthgauge.trace.merges import chain
+from depthgauge.trace.merges import (
+    FREE,
+    FREE_AND_BENT,
+    WEIGHED,
+    WEIGHED_AND_BENT,
+    WEIGHED_STATES,
+    reach,
+)
 from depthgauge.trace.roles import Roles
 
 __all__ = ["merges_between", "states"]
@@ -46,29 +53,18 @@ def states(roles: Roles, source: int, end: int) -> list[int]:
 
 
 def merges_between(roles: Roles, on_path: list[int]) -> list[int]:
-    """The states that end a region of parallel paths of which one is weight-free and one moves.
+    """The states that are sums and end a region of parallel paths, one weight-free, one not.
 
-    Everything between two neighbouring states is such a region or one step.
+    Everything between two neighbouring states is such a region or one step. Where no path is
+    weight-free, a linear one beside one that bends is a projected skip.
     """
     found = []
     for before, after in zip(on_path, on_path[1:], strict=False):
-        if before in roles.flow[after] and len(_inside(roles, before, after)) == 1:
-            continue
-        inside = _inside(roles, before, after)
-        if roles.values[after].kind in ("sum", "cell") and before in chain(roles, _skip(
-            roles, before, after
-        )) and any(roles.moves(i) for i in inside):  # fmt: skip
+        if roles.values[after].kind == "cell":
             found.append(after)
+        elif roles.values[after].kind == "sum" and len(roles.flow[after]) > 1:
+            states = reach(roles, after, before).get(before, 0)
+            free = states & (FREE | FREE_AND_BENT) and states & WEIGHED_STATES
+            if free or (states & WEIGHED and states & WEIGHED_AND_BENT):
+                found.append(after)
     return found
-
-
-def _inside(roles: Roles, before: int, after: int) -> set[int]:
-    return roles.graph.ancestors([after], before + 1)
-
-
-def _skip(roles: Roles, before: int, after: int) -> int:
-    """The term of the sum ``after`` that carries ``before`` without weights, or ``after``."""
-    for term in roles.flow[after]:
-        if before in chain(roles, term):
-            return term
-    return after

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os.path import commonprefix
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from depthgauge.equation.functions import ACTIVATIONS, NORMS
@@ -31,6 +32,7 @@ from depthgauge.equation.nodes import (
     Let,
     Linear,
     Local,
+    Node,
     Norm,
     Number,
     Opaque,
@@ -45,15 +47,20 @@ from depthgauge.equation.nodes import (
     Update,
     Value,
     children,
+    rewrite,
 )
 from depthgauge.trace.graph import Ref
 from depthgauge.trace.graph import Value as Traced
+from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Activation as Seen
 from depthgauge.trace.roles import Roles
 
-__all__ = ["Equation", "Reader", "folded"]
+__all__ = ["Equation", "Reader", "bare", "folded"]
 
-_CENTRED: Final = "centred"
+#: How often what cannot be said is hidden piece by piece, and at all.
+_DETAILED: Final = 3
+_ATTEMPTS: Final = 24
+_LEADING: Final = ("identity", "scaled", "per-channel", "normed")
 
 
 class _Unsayable(Exception):
@@ -85,12 +92,19 @@ class Reader:
     composites: Mapping[int, Any]
     _names: dict[int, str] = field(default_factory=dict)
 
-    def read(self, before: int, after: int, foreign: Mapping[int, str]) -> Equation:
+    def read(
+        self,
+        before: int,
+        after: int,
+        foreign: Mapping[int, str],
+        branches: Sequence[Sequence[int]] = (),
+    ) -> Equation:
         """``h = ...`` for the value ``after``, with ``before`` as ``h``.
 
-        ``foreign`` names values of other streams, which are leaves.
+        ``foreign`` names values of other streams, which are leaves. ``branches``: the terms that a
+        merge adds, each of which is hidden as a whole where little of it can be said.
         """
-        region = _Region(self, before, after, foreign)
+        region = _Region(self, before, after, foreign, branches)
         block = region.block()
         path = _common(self.roles.graph.path(i) for i in region.inside)
         return Equation(block, path, tuple(region.opaque))
@@ -100,7 +114,15 @@ class Reader:
 
 
 class _Region:
-    def __init__(self, reader: Reader, before: int, after: int, foreign: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        before: int,
+        after: int,
+        foreign: Mapping[int, str],
+        branches: Sequence[Sequence[int]],
+    ) -> None:
+        self.branches = branches
         self.reader, self.roles = reader, reader.roles
         self.values, self.flow = reader.roles.values, reader.roles.flow
         self.before, self.after, self.foreign = before, after, foreign
@@ -140,42 +162,56 @@ class _Region:
 
     def block(self) -> Block:
         """The region's statement; a value in use twice is named first, unless it is the state."""
-        for _ in range(24):
+        for attempt in range(_ATTEMPTS):
             try:
                 self._memo = {}
                 top = self.value(self.after)
                 break
             except _Unsayable as found:
-                self._hide(found)
+                self._hide(found, whole=attempt >= _DETAILED)
         else:
             top = Opaque(self._type(self.after), (State(),), self._layers(self.inside))
         return Block(tuple(_shared(top)))
 
-    def _hide(self, found: _Unsayable) -> None:
-        """Hide the smallest module around what cannot be said; without one the value alone."""
+    def _hide(self, found: _Unsayable, whole: bool) -> None:
+        """Hide the smallest module around what cannot be said, without one the value alone, or
+        after several attempts the whole branch that it is in."""
         graph = self.roles.graph
-        call = self.values[found.at].call
-        outer = self._outer_call()
-        while True:
-            members = {i for i in self.inside if _within(graph.calls, self.values[i].call, call)}
-            ends = [i for i in members if self._leaves(i, members)]
-            if call in (outer, 0, -1) or call not in range(len(graph.calls)):
-                ends = [found.at]
-                members = {found.at}
-                name = found.name
-                break
-            if len(ends) == 1 and ends[0] not in self._hidden:
-                name = graph.calls[call].type
-                break
-            call = graph.calls[call].parent
-        self._hidden[ends[0]] = (name, members)
         entry = (graph.path(found.at), found.name)
         if entry not in self.opaque:
             self.opaque.append(entry)
+        if whole and (branch := self._branch_of(found.at)):
+            end, members = branch
+            self._hidden[end] = (f"{self._type(found.at)} branch", members)
+            return
+        call = self.values[found.at].call
+        outer = self.values[self.after].call
+        while call not in (outer, 0, -1):
+            members = {i for i in self.inside if _within(graph.calls, self.values[i].call, call)}
+            ends = [i for i in members if self._leaves(i, members)]
+            if len(ends) == 1 and ends[0] not in self._hidden:
+                single = sum(self.values[i].kind not in ("shape", "drop") for i in members) == 1
+                name = found.name if single else graph.calls[call].type
+                self._hidden[ends[0]] = (name, members)
+                return
+            call = graph.calls[call].parent
+        self._hidden[found.at] = (found.name, {found.at})
 
-    def _outer_call(self) -> int:
-        """The innermost call around the region's end: hiding it would hide the skip."""
-        return self.values[self.after].call
+    def _branch_of(self, at: int) -> tuple[int, set[int]] | None:
+        """The branch that holds value ``at``: its last term, and all of it but norms and factors
+        at its beginning."""
+        for terms in self.branches:
+            for term in terms:
+                inside = {i for i in self.roles.graph.ancestors([term], self.before + 1)}
+                inside &= self.inside
+                if at in inside and term not in self._hidden:
+                    return term, {i for i in inside if i == term or not self._leads(i)}
+        return None
+
+    def _leads(self, i: int) -> bool:
+        """Whether value ``i`` is the state with nothing but norms and factors done to it."""
+        found = chain(self.roles, i)
+        return self.before in found and found[self.before] in _LEADING
 
     def _leaves(self, i: int, members: set[int]) -> bool:
         if i == self.after:
@@ -207,7 +243,7 @@ class _Region:
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
         entering = sorted(
-            {j for k in members for j in self.values[k].inputs if self._carries(j)} - members
+            {j for k in members for j in self.flow[k] if self._carries(j)} - members
         )
         return Opaque(name, tuple(self.value(j) for j in entering), self._layers(members))
 
@@ -223,6 +259,8 @@ class _Region:
         if base is not None:
             return self._norm(value, base)
         match value.kind:
+            case "shape" if value.item >= 0 and (layer := self._part_of_layer(value)):
+                return layer
             case "shape" if len(value.inputs) and self._plain_shape(value):
                 return self.value(value.inputs[0])
             case "drop":
@@ -245,7 +283,7 @@ class _Region:
         if value.kind == "parameter":
             tensor = self.reader.tensor(value.index)
             if tensor is not None and tensor.numel() == 1:
-                return LearnedScalar(Number(float(tensor)))
+                return LearnedScalar(Number(_short(tensor)))
         if value.kind == "shape" and value.inputs and not value.data:
             return self._outside(self.values[value.inputs[0]])
         if not value.data:
@@ -270,6 +308,17 @@ class _Region:
             for name, default in ACTIVATIONS[seen.kind].items()
         )
         return Activation(seen.kind, self.value(z), options)
+
+    def _part_of_layer(self, value: Traced) -> Value | None:
+        """One part of a layer's output that is cut in several along the width: a layer itself."""
+        whole = self.values[value.inputs[0]]
+        if value.name not in ("chunk", "split", "unsafe_chunk") or whole.name != "linear":
+            return None
+        layer = self._layer(whole)
+        cut = value.shape[:-1] == whole.shape[:-1] and value.shape[-1] < whole.shape[-1]
+        if not cut or not isinstance(layer, Linear):
+            return None
+        return replace(layer, name="W", out=self._out(value.shape[-1]))
 
     def _plain_shape(self, value: Traced) -> bool:
         """Whether a view keeps all elements and the width where it was: says nothing."""
@@ -298,7 +347,9 @@ class _Region:
             if name == "rsub":
                 a, b = b, a
             sign = -1 if name in ("sub", "subtract", "isub", "rsub") else 1
-            return Add(a, _scaled(sign * alpha, b))
+            b = _scaled(sign * alpha, b)
+            # The stream stands first, whichever operand of the function it was.
+            return Add(b, a) if _carried(b) and not _carried(a) else Add(a, b)
         if name in ("addmm", "baddbmm", "stack", "sum", "index_add", "scatter_add", "addcmul"):
             terms = self.roles.terms(i)
             if name == "addcmul" and value.options.get("value", 1) != 1:
@@ -338,7 +389,7 @@ class _Region:
         if tensor is None:
             raise _Unsayable(value.index, value.path)
         if tensor.numel() == 1:
-            return LearnedScalar(Number(float(tensor)))
+            return LearnedScalar(Number(_short(tensor)))
         return LearnedGain(Number(_uniform(tensor)))
 
     def _product(self, value: Traced) -> Value:
@@ -358,8 +409,10 @@ class _Region:
         for x, factor in ((left, right), (right, left)):
             inner = self.values[factor]
             if not inner.data:
-                found = self._factor(inner)
-                return Product(found, self.value(x))
+                found, of = self._factor(inner), self.value(x)
+                if isinstance(found, LearnedGain) and isinstance(of, Norm) and _ungained(of):
+                    return replace(of, options=_with(of.options, gain=found.initial))
+                return Product(found, of)
         return Product(self.value(left), self.value(right))
 
     def _factor(self, value: Traced) -> Value:
@@ -669,6 +722,17 @@ def _common(paths: Any) -> str:
     return ".".join(commonprefix([p.split(".") for p in paths]))
 
 
+def _carried(value: Value) -> bool:
+    """The state, or a factor of it."""
+    while isinstance(value, Scale):
+        value = value.value
+    if isinstance(value, Product):
+        return any(map(_carried, (value.left, value.right))) and any(
+            isinstance(side, LearnedScalar | LearnedGain) for side in (value.left, value.right)
+        )
+    return isinstance(value, State)
+
+
 def _scaled(factor: float, value: Value) -> Value:
     if factor == 1:
         return value
@@ -679,9 +743,48 @@ def _scaled(factor: float, value: Value) -> Value:
 
 def _uniform(tensor: Tensor) -> float:
     """The one number of a tensor, or of one that has several their mean to three digits."""
-    flat = tensor.detach().float().reshape(-1)
-    first = float(flat[0])
-    return first if bool((flat == first).all()) else float(f"{float(flat.mean()):.3g}")
+    flat = tensor.detach().reshape(-1)
+    if bool((flat == flat[0]).all()):
+        return _short(flat[0])
+    return float(f"{float(flat.double().mean()):.3g}")
+
+
+def _ungained(norm: Norm) -> bool:
+    return dict(norm.options).get("gain", 0) is None
+
+
+def _with(options: Options, **changes: Option) -> Options:
+    return tuple((name, changes.get(name, option)) for name, option in options)
+
+
+def _short(tensor: Tensor) -> float:
+    """One number as its own precision writes it: 1e-06, not 9.99999997e-07."""
+    number = tensor.detach().float().reshape(()).numpy()
+    return float(tensor) if tensor.dtype == torch.float64 else float(str(number))
+
+
+def bare(block: Block) -> Block:
+    """The block without dropout and without any option: its form alone."""
+
+    def rule(node: Node) -> Node:
+        match node:
+            case Dropout(value):
+                return value
+            case Norm(kind, value):
+                return Norm(kind, value, _filled(NORMS[kind]))
+            case Activation(kind, value):
+                return Activation(kind, value, _filled(ACTIVATIONS[kind]))
+            case Linear(name, value):
+                return Linear(name, value)
+            case Convolution(kernel, value):
+                return Convolution(kernel, value)
+            case Attention(value):
+                return Attention(value)
+        return node
+
+    found = rewrite(block, rule)
+    assert isinstance(found, Block)
+    return found
 
 
 def _filled(defaults: Mapping[str, Option]) -> Options:

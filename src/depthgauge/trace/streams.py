@@ -290,8 +290,8 @@ def _passed_on(roles: Roles, merge: Merge, later: Sequence[Merge]) -> tuple[int,
     for other in later:
         back = chain(roles, other.root)
         if merge.value in back:
-            if other.kind == "projected":
-                return merge.value, False, merge.value
+            if other.kind == "projected" and _norms(roles, other.root, merge):
+                return merge.value, False, merge.value  # read by branch and projection alike
             normed = back[merge.value] == "normed" or _norms(roles, other.root, merge)
             return other.root, normed, other.root
     return (merge.value, False, merge.value) if later else _last(roles, merge)

@@ -1,0 +1,392 @@
+"""``measure`` for any ``nn.Module``: one recorded pass as a Profile.
+
+Sites stand in the streams' order: each stream's first tensor, then for every step the branches
+that are added, the activations, and the state after it. Steps that repeat are one block, as in the
+equation; a second stream's blocks follow those of the first.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from depthgauge._version import __version__
+from depthgauge.arguments import PARTS, dtype_name, quantities_of, seeds_of
+from depthgauge.errors import SpecificationError
+from depthgauge.profile import Profile
+from depthgauge.sites import QUANTITIES, Column, Site
+from depthgauge.trace.analysis import Analysis, Step, Track, analyse
+from depthgauge.trace.batches import tensors
+from depthgauge.trace.inventory import Inventory, inventory
+from depthgauge.trace.readings import Readings
+from depthgauge.trace.running import Pass, run, unwrapped
+from depthgauge.trace.streams import Link
+
+__all__ = ["measure_module"]
+
+
+def measure_module(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None = None,
+    *,
+    seed: int | Iterable[int] = 0,
+    instruments: str | Iterable[str] = "fast",
+    include: str | None = None,
+    exclude: str | None = None,
+    name: str = "",
+) -> Profile:
+    """Both rivers of a module; arguments as in ``depthgauge.measure``."""
+    seeds, seed_axis = seeds_of(seed)
+    if seed_axis:
+        raise SpecificationError(
+            "seed names several seeds, but a module's weights are what they are; give one, which "
+            "draws the cotangent"
+        )
+    wanted = _patterns(include, exclude)
+    quantities = quantities_of(instruments)
+    statistics = {
+        part: [PARTS[q][1] for q in quantities if PARTS[q][0] == part]
+        for part in ("state", "gradient", "gate", "branch")
+    }
+    model, notes = unwrapped(model)
+    readings = Readings(
+        statistics["state"], statistics["gradient"], statistics["gate"], bool(statistics["branch"])
+    )
+    passed = run(model, batch, loss, readings, seeds[0])
+    held = inventory(model)
+    analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
+    rows = [row for row in _rows(analysis, readings, passed) if wanted(row.site.path)]
+    rows = [_Row(_numbered(row.site, i), row.numbers) for i, row in enumerate(rows)]
+    columns = _columns(rows, quantities)
+    not_measured = {
+        q: "not among the instruments asked for" for q in QUANTITIES if q not in quantities
+    }
+    for q in quantities:
+        if q not in columns:
+            not_measured[q] = _why_missing(q, passed, rows)
+    first = passed.graph.values[analysis.tracks[0].steps[0].before] if (
+        analysis.tracks[0].steps
+    ) else passed.graph.values[0]
+    return Profile(
+        target=name or type(model).__name__,
+        equation=_equation(analysis),
+        depth=max((row.site.block for row in rows), default=0),
+        width=_width(analysis, first.shape),
+        branches=sum(len(track.stream.branches) for track in analysis.tracks),
+        streams=tuple(_document(analysis, track) for track in analysis.tracks),
+        dtype=_dtype(held),
+        batch=_examples(batch),
+        seeds=seeds,
+        seed_axis=False,
+        sites=tuple(row.site for row in rows),
+        columns=columns,
+        settings={
+            "mode": "train" if model.training else "eval",
+            "parameters": sum(p.numel() for _, p in held.parameters),
+            "input": {path or "input": list(t.shape) for path, t in tensors(batch)},
+            "cotangent": passed.cotangent,
+            "device": _device(held),
+            "notes": [*notes, *passed.notes],
+            "versions": {
+                "depthgauge": __version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        },
+        not_measured=not_measured,
+        coverage=_coverage(analysis, passed, held),
+        disagreements=tuple(analysis.disagreements),
+        overhead=passed.seconds / max(passed.seconds - passed.own, 1e-9),
+    )
+
+
+def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]:
+    """Whether a module path is wanted: ``re.search``, as in the neighbours' tools."""
+    compiled: list[re.Pattern[str] | None] = []
+    for word, text in (("include", include), ("exclude", exclude)):
+        try:
+            compiled.append(re.compile(text) if text is not None else None)
+        except (re.error, TypeError) as error:
+            raise SpecificationError(
+                f"{word} is {text!r}, expected a regular expression on module names ({error})"
+            ) from None
+    inside, outside = compiled
+
+    def wanted(path: str) -> bool:
+        if inside is not None and not inside.search(path):
+            return False
+        return outside is None or not outside.search(path)
+
+    return wanted
+
+
+# --------------------------------------------------------------------------------- sites
+
+
+@dataclass(frozen=True)
+class _Row:
+    site: Site
+    numbers: Mapping[str, float]
+
+
+def _numbered(site: Site, index: int) -> Site:
+    return Site(index, site.block, site.path, site.role)
+
+
+def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
+    """Every site with what was read there, in the order of the streams."""
+    rows: list[_Row] = []
+    block = 0
+    placed: set[int] = set()
+    ends: list[tuple[int, int]] = []  # (value, block) of every state, to place activations by
+    for track in analysis.tracks:
+        if rows:
+            block += 1
+        source = track.steps[0].before if track.steps else track.stream.source
+        skip = track.stream.links[0].merge.skip if track.stream.links else source
+        rows.append(_state(analysis, readings, source, block, (skip,)))
+        ends.append((source, block))
+        for steps in track.blocks:
+            block += 1
+            for step in steps:
+                rows += _step(analysis, readings, track, step, block, placed)
+                ends.append((step.after, block))
+    rows += _loose(analysis, readings, placed, sorted(ends))
+    order = sorted(range(len(rows)), key=lambda k: (rows[k].site.block, k))
+    return [rows[k] for k in order]
+
+
+def _step(
+    analysis: Analysis,
+    readings: Readings,
+    track: Track,
+    step: Step,
+    block: int,
+    placed: set[int],
+) -> list[_Row]:
+    """The activations and branches of one step in forward order, then its state."""
+    at: list[tuple[int, _Row]] = []
+    between = analysis.graph.ancestors([step.after], step.before + 1)
+    for i in sorted(between & set(readings.activations) - placed):
+        placed.add(i)
+        at.append((i, _activation(analysis, readings, i, block)))
+    if step.link is not None:
+        for i in _sums(step.link):
+            if i in readings.branches:
+                path = _branch_path(step.link, i)
+                at.append((i, _Row(Site(0, block, path, "branch"), _branch(readings, i))))
+    for i in track.inside:
+        if i in between:
+            at.append((i, _state(analysis, readings, i, block, ())))
+    fallbacks = (step.link.merge.value,) if step.link else ()
+    rows = [row for _, row in sorted(at, key=lambda item: item[0])]
+    return [*rows, _state(analysis, readings, step.after, block, fallbacks)]
+
+
+def _sums(link: Link) -> list[int]:
+    return sorted((*link.merge.absorbed, link.merge.value))
+
+
+def _branch_path(link: Link, i: int) -> str:
+    """The module of the branch that a sum adds: of several, the last whose terms stand before."""
+    before = [b for b in link.branches if max(b.terms) < i]
+    return (before or list(link.branches))[-1].path if len(link.branches) > 1 else (
+        link.branches[0].path
+    )
+
+
+def _state(
+    analysis: Analysis, readings: Readings, i: int, block: int, others: Sequence[int]
+) -> _Row:
+    """The state at value ``i``, or where it was read as the one that carries it."""
+    at = next((j for j in (i, *others) if j in readings.states), i)
+    value = analysis.graph.values[i]
+    path = value.path if value.kind == "input" else analysis.graph.path(i)
+    numbers = {
+        **{f"state.{k}": v for k, v in readings.state(at).items()},
+        **{f"gradient.{k}": v for k, v in readings.gradient(at).items()},
+    }
+    return _Row(Site(0, block, path or "input", "state"), numbers)
+
+
+def _activation(analysis: Analysis, readings: Readings, i: int, block: int) -> _Row:
+    seen = readings.activations[i]
+    path = analysis.graph.calls[seen.call].path
+    if seen.call not in readings.composites and analysis.graph.calls[seen.call].type.lower() != (
+        seen.kind.replace("_", "")
+    ):
+        path = f"{path}.{seen.kind}".lstrip(".")  # called as a function in this module
+    numbers = {f"gate.{k}": v for k, v in seen.statistics.items()}
+    return _Row(Site(0, block, path, "activation"), numbers)
+
+
+def _branch(readings: Readings, i: int) -> dict[str, float]:
+    return {f"branch.{k}": v for k, v in readings.branch(i).items()}
+
+
+def _loose(
+    analysis: Analysis, readings: Readings, placed: set[int], ends: list[tuple[int, int]]
+) -> list[_Row]:
+    """Activations outside of all steps: in the block of the next state, or in the last."""
+    rows = []
+    live = analysis.graph.live
+    for i in sorted(set(readings.activations) - placed):
+        if i in live and readings.activations[i].statistics:
+            block = next((b for value, b in ends if value > i), ends[-1][1] if ends else 0)
+            rows.append(_activation(analysis, readings, i, block))
+    return rows
+
+
+def _columns(rows: Sequence[_Row], quantities: Sequence[str]) -> dict[str, Column]:
+    columns = {}
+    for name in quantities:
+        part, statistic = PARTS[name]
+        key = f"{part}.{statistic}"
+        measured = [row for row in rows if key in row.numbers]
+        if measured:
+            values = np.array([[row.numbers[key]] for row in measured], dtype=np.float64)
+            columns[name] = Column(tuple(row.site.index for row in measured), values)
+    return columns
+
+
+def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row]) -> str:
+    part = PARTS[quantity][0]
+    if not rows:
+        return "include and exclude leave no site"
+    if part == "gradient":
+        return passed.no_backward or "no gradient reached a state"
+    if part == "gate":
+        return "no activation was found"
+    if part == "branch":
+        return "nothing is added to a stream"
+    return "no state was read"
+
+
+# ------------------------------------------------------------------------------ documents
+
+
+def _equation(analysis: Analysis) -> str:
+    """One line a stream: ``12 x [h = h + attention(layernorm(h)); ...]``."""
+    lines = []
+    for track in analysis.tracks:
+        parts = [
+            f"{times} x [{text}]" if times > 1 else text
+            for times, text in track.equations(short=True)
+        ]
+        name = f"{track.stream.name}: " if len(analysis.tracks) > 1 else ""
+        lines.append(name + "; ".join(parts))
+    return "\n".join(lines)
+
+
+def _document(analysis: Analysis, track: Track) -> dict[str, Any]:
+    """One stream under the names of the JSON contract, its blocks with their module paths."""
+    stream = track.stream
+    blocks = []
+    for (start, unit, times), (_, text) in zip(track.folds, track.equations(), strict=True):
+        paths = [
+            step.equation.path
+            for step in track.steps[start : start + unit * times]
+            if step.equation is not None
+        ]
+        blocks.append({"times": times, "equation": text, "paths": list(dict.fromkeys(paths))})
+    fractions = [link.fraction for link in stream.links]
+    return {
+        "name": stream.name,
+        "branches": len(stream.branches),
+        "inner": stream.inner,
+        "projected": stream.projected,
+        "parallel": stream.parallel,
+        "norm_at": list(stream.norm_at),
+        "skip": stream.skip,
+        "placement": _placement(track),
+        "m": [branch.m for branch in stream.branches],
+        "segments": stream.segments,
+        "states": 1 + len(track.steps),
+        "fraction": min(fractions) if fractions else None,
+        "source": analysis.graph.path(stream.source) or "input",
+        "blocks": blocks,
+    }
+
+
+def _placement(track: Track) -> str:
+    from depthgauge.equation.branches import common, placement_of
+
+    words = [placement_of(branch.norm_at) for branch in track.stream.branches]
+    return common(words, default="none")
+
+
+def _coverage(
+    analysis: Analysis, passed: Pass, held: Inventory
+) -> dict[str, tuple[tuple[str, str], ...]]:
+    called = passed.called
+    not_called = [
+        (path, f"{type(module).__name__} was never called in this pass")
+        for path, module in held.modules
+        if id(module) not in called and path and not _container(module)
+    ]
+    no_gradient = [(path, "no gradient reached this parameter") for path in passed.no_gradient]
+    opaque = [
+        entry
+        for track in analysis.tracks
+        for step in track.steps
+        if step.equation is not None
+        for entry in step.equation.opaque
+    ]
+    unknown = [
+        (analysis.graph.path(v.index), f"the function {v.name} is not known; it may hold weights")
+        for v in analysis.graph.values
+        if v.kind == "opaque"
+    ]
+    blind = sorted(
+        {analysis.graph.path(v.index) for v in analysis.graph.values if v.blind and v.data}
+        - {""}
+    )
+    no_gradient += [(path, "it ran with gradients switched off") for path in blind]
+    found = {
+        "not_called": not_called,
+        "no_gradient": no_gradient,
+        "opaque": [*opaque, *unknown],
+        "fallback": analysis.fallback,
+    }
+    return {word: tuple(dict.fromkeys(entries)) for word, entries in found.items()}
+
+
+def _container(module: nn.Module) -> bool:
+    """Lists and dicts of modules are never called; their elements are."""
+    return isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)
+
+
+def _width(analysis: Analysis, shape: tuple[int, ...]) -> int:
+    if not shape:
+        return 1
+    images = any(v.name == "conv2d" for v in analysis.graph.values) and len(shape) == 4
+    return int(shape[1] if images else shape[-1])
+
+
+def _dtype(held: Inventory) -> str:
+    kinds = [p.dtype for _, p in held.parameters if p.is_floating_point()]
+    return dtype_name(max(set(kinds), key=kinds.count)) if kinds else "float32"
+
+
+def _device(held: Inventory) -> str:
+    devices = sorted({str(p.device) for _, p in held.parameters})
+    return ", ".join(devices) or "cpu"
+
+
+def _examples(batch: Any) -> int:
+    for _, tensor in tensors(batch):
+        if tensor.dim():
+            return int(tensor.shape[0])
+    return 1
+
+
+
