@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 __all__ = ["Call", "Graph", "Ref", "Value"]
+
+
+#: ``Value.item`` of what was found along autograd's graph, without arguments.
+GRAFTED: Final = -2
 
 
 class Ref(int):
@@ -80,9 +84,10 @@ class Graph:
 
     @property
     def flow(self) -> list[tuple[int, ...]]:
-        """For each value the inputs from which a gradient comes, in order, without repetition.
+        """For each value the inputs that a gradient reaches through it, in order, each once.
 
-        One list that grows with the values.
+        Where gradients were switched off, the inputs that carry the value. One list that grows with
+        the values.
         """
         values, out = self.values, self._flow
         for value in values[len(out) :]:
@@ -91,9 +96,7 @@ class Graph:
                 continue
             inputs = (values[i] for i in dict.fromkeys(value.inputs))
             blind = value.blind
-            out.append(
-                tuple(v.index for v in inputs if v.floating and (v.grad or v.blind or blind))
-            )
+            out.append(tuple(v.index for v in inputs if v.floating and (v.grad or blind)))
         return out
 
     @cached_property

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
+from depthgauge.trace.graph import GRAFTED
+from depthgauge.trace.roles import KINDS_OF_PATH, Roles, Step, worst
 
 __all__ = ["Merge", "chain", "find", "local", "merges"]
 
@@ -81,7 +82,14 @@ def find(roles: Roles, i: int, flatten: bool = True) -> Merge | None:
         return None
     nodes = [node for node, _ in terms]
     chains = {node: chain(roles, node) for node in nodes}
-    found = _skip(roles, nodes, chains) or _projection(roles, nodes)
+    whole = _size(roles, i)
+    # What is spread over the sum, the mean that was taken off before, is no stream.
+    bearing = {
+        n: c
+        for n, c in chains.items()
+        if (_size(roles, n) >= whole or roles.values[n].item == GRAFTED) and not _table(roles, n)
+    }
+    found = _skip(roles, nodes, bearing) or _projection(roles, nodes)
     if found is None:
         return None
     skip, root, kind, reaches = found
@@ -95,6 +103,13 @@ def find(roles: Roles, i: int, flatten: bool = True) -> Merge | None:
         if roles.values[node].data and root not in chains[node]:
             total = worst(total, "mixed")
     return Merge(i, root, skip, total, tuple(groups), tuple(absorbed))
+
+
+def _table(roles: Roles, i: int) -> bool:
+    """Whether parameters alone are added at several places: a table of positions, no latents."""
+    if roles.values[i].data:
+        return False
+    return sum(roles.values[user].kind == "sum" for user in roles.graph.consumers[i]) > 1
 
 
 def _cell(roles: Roles, i: int) -> Merge | None:
@@ -139,13 +154,20 @@ def _used_once(roles: Roles, i: int) -> bool:
     return len(roles.graph.consumers[i]) == 1
 
 
-def chain(roles: Roles, i: int) -> dict[int, str]:
-    """What value ``i`` carries: each tensor on its weight-free paths back, with the path's kind."""
+def chain(roles: Roles, i: int, through_sums: bool = False) -> dict[int, str]:
+    """What value ``i`` carries: each tensor on its weight-free paths back, with the path's kind.
+
+    ``through_sums``: also what a sum adds, as for ``(x + a) + b`` while it is not known yet that
+    nothing else will read ``x + a``.
+    """
     found = {i: "identity"}
     todo = [i]
     while todo and len(found) < _LONGEST:
         at = todo.pop()
-        for step in roles.back(at):
+        steps = roles.back(at)
+        if through_sums and not steps and roles.values[at].kind == "sum":
+            steps = tuple(Step(j, kind) for j, kind in roles.terms(at))
+        for step in steps:
             if step.kind == "gated" and _size(roles, step.value) != _size(roles, at):
                 continue
             if step.value not in found:
@@ -185,7 +207,7 @@ def local(roles: Roles, terms: list[int]) -> int | None:
     terms = [i for i in dict.fromkeys(terms) if _carries(roles, i)]
     if len(terms) < 2:
         return None
-    chains = {node: chain(roles, node) for node in terms}
+    chains = {node: chain(roles, node, through_sums=True) for node in terms}
     found = _skip(roles, terms, chains) or _projection(roles, terms)
     return None if found is None else found[0]
 
@@ -199,6 +221,8 @@ _Found = tuple[int, int, str, dict[int, dict[int, int]]]
 
 
 def _skip(roles: Roles, nodes: list[int], chains: dict[int, dict[int, str]]) -> _Found | None:
+    if not chains:
+        return None
     low = min(min(c) for c in chains.values())
     reaches = {n: reach(roles, n, low) for n in nodes}
     options: dict[int, tuple[int, str, set[int]]] = {}

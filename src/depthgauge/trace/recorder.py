@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
-from depthgauge.trace.graph import Call, Graph, Ref, Value
+from depthgauge.trace.graph import GRAFTED, Call, Graph, Ref, Value
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.operations import autograd_name, kind_of, plain_name
 
 __all__ = ["Recorder", "Watcher"]
 
-#: ``Value.item`` of what was found along autograd's graph.
-GRAFTED: Final = -2
 _KEY: Final = "_depthgauge_value"
 _TOKENS = itertools.count()
 _FUSED: Final = ("addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul", "addcdiv")
@@ -376,6 +374,11 @@ class Recorder(TorchFunctionMode):
             mark = None
         if mark is not None and mark[0] == self._token:
             index: int = mark[1]
+            made = self._values[index]
+            if not made.grad and made.blind and tensor.requires_grad:
+                made.grad = True  # made inside a checkpoint or a custom function, which has ended
+                if tensor.grad_fn is not None:
+                    self._nodes[tensor.grad_fn] = index
             return self._fresh(tensor, index) if self._written else index
         return self._unknown(tensor)
 

@@ -117,6 +117,7 @@ def _nested(
     left_out = _injections(roles, merges) | _crossing(roles, merges, regions)
     owner: dict[int, Merge] = {}
     outer: list[Merge] = []
+    carried: set[int] = set()  # what the skips of outermost merges lead back to
     inside: dict[int, list[Merge]] = {}
     for merge in reversed(merges):
         if merge.value in left_out:
@@ -125,13 +126,14 @@ def _nested(
         if holder is not None:
             place = regions[holder.value]
             users = roles.graph.consumers[merge.value]
-            within = all(i in place or i == holder.value for i in users)
-            if merge.root in place or (within and merge.root == holder.root):
-                inside[holder.value].append(merge)
+            ends = all(i in place or i == holder.value for i in users)
+            if ends and merge.value not in carried:
+                # One whose skip comes from elsewhere is a side path that ends in the branch.
+                if merge.root in place or merge.root == holder.root:
+                    inside[holder.value].append(merge)
                 continue
-            if within:
-                continue  # a path from elsewhere ends in the branch
         outer.append(merge)
+        carried |= chain(roles, merge.root).keys()
         inside[merge.value] = []
         for i in regions[merge.value]:
             owner.setdefault(i, merge)
@@ -212,26 +214,70 @@ def _linked(roles: Roles, outer: Sequence[Merge]) -> list[tuple[int, list[Merge]
     sources: list[int] = []
     rows: list[list[Merge]] = []
     known: list[frozenset[int]] = []
-    halves: dict[int, int] = {}
+    origins = _origins(roles)
+    begun: dict[int, int] = {}  # the source of a stream, or where two were joined -> its number
     for i, below in enumerate(roles.flow):
         if (merge := at.get(i)) is None:
             sets = {known[j] for j in below if known[j]}
-            known.append(sets.pop() if len(sets) == 1 else frozenset().union(*sets))
+            own = sets.pop() if len(sets) == 1 else frozenset().union(*sets)
+            # Beside other data of the batch (words after an image) a stream becomes a new one.
+            if own and roles.values[i].kind == "join" and _foreign(origins, below, known, own, sources):
+                own = frozenset((-1 - i,))
+            known.append(own)
             continue
-        own = known[merge.root] or known[merge.skip]
-        if len(own) == 1:
-            (number,) = own
-        else:
-            source = _source(roles, merge.root)
-            number = halves.get(source, -1) if not own else -1
-            if number < 0:
-                number = len(rows)
-                sources.append(source)
-                rows.append([])
-                halves[source] = number
+        number = _number(roles, merge, known, rows, begun)
+        if number == len(rows):
+            sources.append(_source(roles, merge.root))
+            rows.append([])
         rows[number].append(merge)
         known.append(frozenset((number,)))
     return list(zip(sources, rows, strict=True))
+
+
+def _origins(roles: Roles) -> list[frozenset[int]]:
+    """For each value the parts of the batch that it was computed from."""
+    found: list[frozenset[int]] = []
+    for value in roles.values:
+        if value.kind == "input":
+            found.append(frozenset((value.index,)))
+        else:
+            sets = {found[j] for j in value.inputs if found[j]}
+            found.append(sets.pop() if len(sets) == 1 else frozenset().union(*sets))
+    return found
+
+
+def _foreign(
+    origins: list[frozenset[int]],
+    joined: Sequence[int],
+    known: list[frozenset[int]],
+    own: frozenset[int],
+    sources: list[int],
+) -> bool:
+    """Whether a join brings in a part of the batch that the streams in it have not seen."""
+    seen = frozenset().union(*(origins[sources[k]] for k in own if k >= 0))
+    fresh = [origins[j] for j in joined if not known[j] and origins[j]]
+    return bool(seen) and any(seen.isdisjoint(origin) for origin in fresh)
+
+
+def _number(
+    roles: Roles,
+    merge: Merge,
+    known: list[frozenset[int]],
+    rows: list[list[Merge]],
+    begun: dict[int, int],
+) -> int:
+    """The stream that a merge belongs to; a new one where its skip comes from none or several."""
+    own = known[merge.root] or known[merge.skip]
+    if len(own) > 1:  # several resolutions meet: the one of this size goes on
+        size = roles.values[merge.value].shape
+        alike = {k for k in own if k >= 0 and roles.values[rows[k][-1].value].shape == size}
+        own = frozenset(alike) if len(alike) == 1 else own
+    if len(own) == 1 and min(own) >= 0:
+        return min(own)
+    key = min(own) if len(own) == 1 else _source(roles, merge.root)
+    if len(own) > 1:
+        return len(rows)
+    return begun.setdefault(key, len(rows))
 
 
 def _source(roles: Roles, root: int) -> int:
@@ -358,29 +404,46 @@ def _depths(roles: Roles, place: set[int], start: int) -> dict[int, int]:
 
 
 def _flags(roles: Roles, place: set[int], start: int, terms: Sequence[int]) -> tuple[str, ...]:
-    """Norms before, between and after the weight layers of a branch."""
-    depths = _moved(roles, place, start)
+    """Norms before, between and after the weight layers of a branch.
+
+    Without a weight layer, before and after what mixes positions. Norms of another stream, on the
+    way to attention that reads it, are not the branch's.
+    """
+    own = {start}
+    for i in sorted(place):
+        if not own.isdisjoint(roles.flow[i]):
+            own.add(i)
+    layered = any(roles.layers(i) for i in place)
+    heavy = {i for i in own if (roles.layers(i) if layered else roles.moves(i))}
+    depths = {start: False}
+    for i in sorted(own - {start}):
+        depths[i] = i in heavy or any(depths.get(j, False) for j in roles.flow[i])
     flags: set[str] = set()
-    todo = [(i, False) for i in terms if i in place]
+    todo = [(i, False) for i in terms if i in own]
     seen: set[tuple[int, bool]] = set()
     while todo:
         i, covered = todo.pop()
         if (i, covered) in seen:
             continue
         seen.add((i, covered))
-        if roles.norm_of(i) is not None:
+        if roles.norm_of(i) is not None and not _shares(roles, i):
             flags.add("in" if not depths[i] else "inner" if covered else "out")
-        covered = covered or roles.moves(i)
-        todo += [(j, covered) for j in roles.flow[i] if j in place]
+        covered = covered or i in heavy
+        todo += [(j, covered) for j in roles.flow[i] if j in own and j != start]
     return ordered(flags)
 
 
-def _moved(roles: Roles, place: set[int], start: int) -> dict[int, bool]:
-    """Whether weights or a mixing of positions lie between the start and each value."""
-    moved = {start: False}
-    for i in sorted(place):
-        moved[i] = roles.moves(i) or any(moved[j] for j in roles.flow[i] if j in moved)
-    return moved
+def _shares(roles: Roles, i: int) -> bool:
+    """Whether a norm is taken of shares, the weights of experts, and not of activations."""
+    at = roles.norm_of(i)
+    for _ in range(6):
+        if at is None or roles.values[at].kind == "softmax":
+            return at is not None
+        moving = roles.moving(roles.values[at].inputs)
+        if roles.values[at].kind not in ("shape", "reduce", "point", "sum") or len(moving) != 1:
+            return False
+        at = moving[0]
+    return False
 
 
 def _fraction(roles: Roles, merge: Merge) -> float:
