@@ -79,7 +79,7 @@ def network_of(target: object, given: Mapping[str, Any]) -> Network:
         return Network(target, **changes)
     raise TargetError(
         f"a target of type {type(target).__name__} cannot be measured; give an equation "
-        f"(text or tree) or a Network"
+        f"(text or tree), a Network or an nn.Module"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from depthgauge._version import __version__
 from depthgauge.arguments import (
@@ -31,6 +31,7 @@ from depthgauge.arguments import (
 )
 from depthgauge.equation.nodes import Block, Init, Scalar
 from depthgauge.equation.text import to_text
+from depthgauge.errors import SpecificationError
 from depthgauge.instruments.gates import Gates
 from depthgauge.instruments.rivers import River
 from depthgauge.network.activations import Gate
@@ -61,8 +62,9 @@ THREADED_ELEMENTS: Final = 2**15
 
 
 def measure(
-    target: str | Block | Network,
-    batch: int | Tensor = 128,
+    target: str | Block | Network | nn.Module,
+    batch: Any = None,
+    loss: Callable[..., Any] | None = None,
     *,
     depth: int | None = None,
     width: int | None = None,
@@ -72,15 +74,25 @@ def measure(
     size: int | None = None,
     draws: DrawOrder | None = None,
     seed: int | Iterable[int] = 0,
-    dtype: str | torch.dtype = "float32",
-    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
     instruments: str | Iterable[str] = "fast",
     memory: int = MEMORY,
+    include: str | None = None,
+    exclude: str | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """Measure both rivers at every block of a network given as an equation.
+    """Measure both rivers through a network: an equation, or any ``nn.Module``.
 
-    A Gaussian batch (or the tensor given) goes down through the depth, a gradient of RMS 1 comes
+    **A module.** ``batch`` is a tensor, a tuple of arguments or a dict of keyword arguments. The
+    residual stream is found, nothing is configured; states, branches and activations are read in
+    one forward pass, gradients in one backward pass, and the model is left exactly as it was, also
+    when it raises. ``loss(output)`` or ``loss(output, batch)`` gives the number whose gradient goes
+    back; else a loss among the outputs; else a random cotangent of RMS 1 at the output, drawn from
+    ``seed``. ``include`` and ``exclude`` are regular expressions on module names, searched in a
+    site's path. The model runs as it is: in its own mode, precision and place.
+
+    **An equation.** A Gaussian batch (or the tensor given) goes down through the depth, a gradient of RMS 1 comes
     back; every state, gradient and activation is turned into a few numbers where it is seen. What
     each quantity averages over is said in ``depthgauge.sites.QUANTITIES``.
 
@@ -93,27 +105,38 @@ def measure(
     weights and intermediate results may take; past it blocks are drawn and run again.
     ``progress(done, total)`` is called after every block.
 
-    Raises EquationError, NetworkError or SpecificationError for what cannot be measured. Overflow
-    and NaN are results: ``Profile.first_nonfinite``.
+    Raises EquationError, NetworkError or SpecificationError for what cannot be measured, ModelError
+    with the module's path when a model raises. Overflow and NaN are results:
+    ``Profile.first_nonfinite``.
     """
+    sizes = {
+        "depth": depth,
+        "width": width,
+        "init": init,
+        "scalars": scalars,
+        "tokens": tokens,
+        "size": size,
+        "draws": draws,
+    }
+    if isinstance(target, nn.Module):
+        given = {**sizes, "dtype": dtype, "device": device}
+        return _module(target, batch, loss, seed, instruments, include, exclude, given)
+    for name, value in (("loss", loss), ("include", include), ("exclude", exclude)):
+        if value is not None:
+            raise SpecificationError(
+                f"{name} was given with an equation; it is for an nn.Module, so leave it out or "
+                f"measure network.module(seed)"
+            )
     network = network_of(
         target,
-        {
-            "depth": depth,
-            "width": width,
-            "init": init,
-            "scalars": scalars,
-            "tokens": tokens,
-            "size": size,
-            "draws": draws,
-        },
+        sizes,
     )
     return measure_all(
         [network],
-        batch,
+        128 if batch is None else batch,
         seed=seed,
-        dtype=dtype,
-        device=device,
+        dtype="float32" if dtype is None else dtype,
+        device="cpu" if device is None else device,
         instruments=instruments,
         memory=memory,
         progress=progress,
@@ -162,6 +185,33 @@ def measure_all(
             wanted = slice(place * len(seeds), (place + 1) * len(seeds))
             profiles[i] = _profile(networks[i], run, columns, wanted)
     return [profiles[i] for i in range(len(networks))]
+
+
+def _module(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    seed: int | Iterable[int],
+    instruments: str | Iterable[str],
+    include: str | None,
+    exclude: str | None,
+    given: Mapping[str, object],
+) -> Profile:
+    from depthgauge.trace.measuring import measure_module
+
+    if named := [name for name, value in given.items() if value is not None]:
+        raise SpecificationError(
+            f"{named[0]} was given with a module, which has its own; build or convert the model as "
+            f"it is to be measured"
+        )
+    if batch is None or isinstance(batch, int | str):
+        raise SpecificationError(
+            f"batch is {batch!r}, expected the data for a module: a tensor, a tuple of arguments or "
+            f"a dict of keyword arguments"
+        )
+    return measure_module(
+        model, batch, loss, seed=seed, instruments=instruments, include=include, exclude=exclude
+    )
 
 
 class _Counter:

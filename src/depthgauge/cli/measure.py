@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,16 +26,14 @@ from depthgauge.cli.options import (
     whole,
 )
 from depthgauge.errors import SpecificationError, TargetError, UsageError
+from depthgauge.trace.targets import is_code
 
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
+    from depthgauge.study.corridor import Verdict
     from depthgauge.study.specification import Changes, Specification
 
 __all__ = ["measure"]
-
-#: model.py:build, package.module:build
-_CODE = re.compile(r"[\w./\\~-]+\.py(:\w*)?|[^\W\d][\w.]*:[^\W\d]\w*")
-
 
 def _option(name: str, metavar: str, text: str) -> Any:
     return typer.Option(name, metavar=metavar, help=text, show_default=False)
@@ -39,7 +41,11 @@ def _option(name: str, metavar: str, text: str) -> Any:
 
 def measure(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="An equation in quotes, or a file.toml.")
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="An equation in quotes, a file.toml, path/file.py:callable or module:callable.",
+        ),
     ],
     depth: Annotated[str | None, _option("--depth", "N", "Blocks [96].")] = None,
     width: Annotated[str | None, _option("--width", "N", "Width of the state [64].")] = None,
@@ -63,19 +69,54 @@ def measure(
     ] = None,
     instruments: Annotated[
         str | None,
-        _option("--instruments", "NAMES", "rivers,quantiles,gates, or quantities [fast: all]."),
+        _option(
+            "--instruments", "NAMES", "rivers,quantiles,gates,branches, or quantities [fast: all]."
+        ),
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        _option("--arg", "KEY=VALUE", "Of the callable: layers=4, name=gpt; repeatable."),
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        _option(
+            "--input",
+            "SPEC",
+            '"float 8x3x32x32", "int 4x128 <50257" or "ids=int 4x128 <50257"; repeatable.',
+        ),
+    ] = None,
+    include: Annotated[
+        str | None, _option("--include", "REGEX", "Only sites whose module name has it.")
+    ] = None,
+    exclude: Annotated[
+        str | None, _option("--exclude", "REGEX", "No site whose module name has it.")
     ] = None,
     json: Json = False,
     quiet: Quiet = False,
     output_path: Output = None,
     debug: Debug = False,
 ) -> int:
-    """Measure state and gradient at every block of a network.
+    """Measure state and gradient at every block of a network, or of any PyTorch module.
+
+    The callable returns a module, (module, batch) or (module, batch, loss); its residual stream is
+    found and printed as an equation.
 
     An option replaces what a file.toml says. The exit status is 1 when the file declares a corridor
     and the network is outside it (or could not be judged by it), else 0: overflow is a result.
     """
-    if why := _not_yet(target):
+    code = is_code(target) and not target.endswith(".toml")
+    options = {
+        "--depth": depth, "--width": width, "--batch": batch, "--init": init, "--scalar": scalar,
+        "--tokens": tokens, "--size": size, "--draws": draws,
+    }  # fmt: skip
+    others = {"--arg": arg, "--input": input, "--include": include, "--exclude": exclude}
+    _belong(target, code, options, others)
+    if code:
+        return _module(
+            Code(target, arg or (), input or (), seed, dtype, device, instruments, include, exclude),
+            Screen(json, quiet, output_path),
+        )
+    if why := _unreadable(target):
         raise TargetError(why)
     network = {
         "depth": whole("--depth", depth),
@@ -93,7 +134,6 @@ def measure(
     }
     scalars, inits = named("--scalar", scalar or ()), initialisers(init or ())
 
-    from depthgauge.report.terminal import print_profile, profile_line
     from depthgauge.study.specification import Changes
 
     specification = _specification(target, Changes(scalars, inits, _given(network), _given(run)))
@@ -103,26 +143,123 @@ def measure(
         verdict = corridor.judge(profile) if corridor is not None else None
         document = as_json(profile.to_dict(verdict)) if json or output_path else ""
         write(document)
-    if json:
-        say(document)
-    elif quiet:
-        say(profile_line(profile, verdict) + "\n")
-    else:
-        screen(lambda console: print_profile(profile, verdict, console))
+    _show(profile, verdict, document, Screen(json, quiet, output_path))
     return 0 if verdict is None or verdict.state in ("pass", "warn") else 1
 
 
-def _not_yet(target: str) -> str:
-    """``""``, or why this version cannot measure such a target."""
+@dataclass(frozen=True)
+class Screen:
+    """Where the result goes, as the options say."""
+
+    json: bool
+    quiet: bool
+    path: str | None
+
+
+@dataclass(frozen=True)
+class Code:
+    """A target in Python with the options that go with it."""
+
+    target: str
+    arguments: Sequence[str]
+    inputs: Sequence[str]
+    seed: str | None
+    dtype: str | None
+    device: str | None
+    instruments: str | None
+    include: str | None
+    exclude: str | None
+
+
+def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) -> None:
+    from depthgauge.report.terminal import print_profile, profile_line
+
+    if to.json:
+        say(document)
+    elif to.quiet:
+        say(profile_line(profile, verdict) + "\n")
+    else:
+        screen(lambda console: print_profile(profile, verdict, console))
+
+
+def _belong(
+    target: str, code: bool, options: Mapping[str, Any], others: Mapping[str, Any]
+) -> None:
+    """Refuse an option that is for the other kind of target."""
+    wrong = [name for name, value in (options if code else others).items() if value]
+    if wrong and code:
+        raise SpecificationError(
+            f"{wrong[0]} is for an equation, and '{target}' is Python code; give the callable its "
+            f"sizes with --arg KEY=VALUE and its data with --input"
+        )
+    if wrong:
+        raise SpecificationError(
+            f"{wrong[0]} is for Python code (path/file.py:callable), and the target is an equation "
+            f"or a specification; leave it out"
+        )
+
+
+def _module(code: Code, to: Screen) -> int:
+    """Build the model that the code names, measure it, show it."""
+    import torch
+
+    from depthgauge.arguments import device_of, dtype_of
+    from depthgauge.study.specification import parse_seed
+    from depthgauge.trace.batches import mapped
+    from depthgauge.trace.measuring import measure_module
+    from depthgauge.trace.targets import arguments_of, input_of, load
+
+    seed = 0 if code.seed is None else parse_seed(code.seed)
+    if not isinstance(seed, int):
+        raise SpecificationError(
+            f"--seed is '{code.seed}', but a model that code builds is measured under one seed"
+        )
+    arguments = arguments_of(code.arguments)
+    given = input_of(code.inputs, seed) if code.inputs else None
+    kind = None if code.dtype is None else dtype_of(code.dtype)
+    place = None if code.device is None else device_of(code.device)
+    with output(to.path) as write:
+        torch.manual_seed(seed)
+        target = load(code.target, arguments)
+        batch = target.batch if given is None else given
+        if batch is None:
+            raise SpecificationError(
+                f"'{code.target}' gives no batch; return (module, batch) or give --input, such as "
+                f"--input \"float 8x3x32x32\""
+            )
+        if kind is not None or place is not None:
+            target.module.to(device=place, dtype=kind)
+
+            def moved(x: torch.Tensor) -> torch.Tensor:
+                return x.to(device=place, dtype=kind if x.is_floating_point() else None)
+
+            batch = mapped(batch, moved)
+        with redirect_stdout(sys.stderr):  # what a model prints is not the document
+            profile = measure_module(
+                target.module,
+                batch,
+                target.loss,
+                seed=seed,
+                instruments=code.instruments or "fast",
+                include=code.include,
+                exclude=code.exclude,
+                name=code.target,
+            )
+        document = as_json(profile.to_dict()) if to.json or to.path else ""
+        write(document)
+    _show(profile, None, document, to)
+    return 0
+
+
+def _unreadable(target: str) -> str:
+    """``""``, or why such a target is neither an equation nor a specification."""
     if target.endswith(".toml"):
         return ""
-    if _CODE.fullmatch(target):
-        return (
-            f"'{target}' names Python code; this version measures equations and TOML "
-            f"specifications, so write its block as an equation, such as 'h + W2(relu(W1(h)))'"
-        )
     if re.search(r"[./\\]", target) and os.path.exists(target):
-        return f"'{target}' is a file or directory; give an equation or a specification.toml"
+        return (
+            f"'{target}' is a file or directory; give an equation, a specification.toml or "
+            f"path/file.py:callable"
+        )
     return ""
 
 

@@ -49,7 +49,7 @@ from depthgauge.equation.nodes import (
     children,
     rewrite,
 )
-from depthgauge.trace.graph import Ref
+from depthgauge.trace.graph import GRAFTED, Ref
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Activation as Seen
@@ -248,6 +248,14 @@ class _Region:
         return Opaque(name, tuple(self.value(j) for j in entering), self._layers(members))
 
     def _read(self, value: Traced) -> Value:
+        """The language's node for a value; functions called in a way that nobody foresaw have none.
+        """
+        try:
+            return self._said(value)
+        except (IndexError, KeyError, TypeError, ValueError):
+            raise _Unsayable(value.index, value.name) from None
+
+    def _said(self, value: Traced) -> Value:
         i = value.index
         if i < self.before or not value.data:
             return self._outside(value)
@@ -340,16 +348,19 @@ class _Region:
         i, name = value.index, value.name
         if self.roles.centred(i) is not None:
             raise _Unsayable(i, "centring")
+        if value.item == GRAFTED:
+            terms = self.roles.terms(i)
+            if len(terms) != 2 or name != "add":
+                raise _Unsayable(i, name)
+            return self._ordered(self.value(terms[0][0]), self.value(terms[1][0]))
         if name in ("add", "iadd", "sub", "subtract", "isub", "rsub"):
-            left, right = (*value.args[:2], value.options.get("other"))[:2]
+            left, right = self._two(value)
             alpha = value.options.get("alpha", 1)
             a, b = self._operand(left), self._operand(right)
             if name == "rsub":
                 a, b = b, a
             sign = -1 if name in ("sub", "subtract", "isub", "rsub") else 1
-            b = _scaled(sign * alpha, b)
-            # The stream stands first, whichever operand of the function it was.
-            return Add(b, a) if _carried(b) and not _carried(a) else Add(a, b)
+            return self._ordered(a, _scaled(sign * alpha, b))
         if name in ("addmm", "baddbmm", "stack", "sum", "index_add", "scatter_add", "addcmul"):
             terms = self.roles.terms(i)
             if name == "addcmul" and value.options.get("value", 1) != 1:
@@ -370,6 +381,20 @@ class _Region:
                 a, b = self._operand(start), self._operand(end)
                 return Add(_scaled(1 - weight, a), _scaled(weight, b))
         raise _Unsayable(i, name)
+
+    @staticmethod
+    def _ordered(a: Value, b: Value) -> Value:
+        """A sum in which the stream stands first, whichever operand of the function it was."""
+        return Add(b, a) if _carried(b) and not _carried(a) else Add(a, b)
+
+    @staticmethod
+    def _two(value: Traced) -> tuple[Any, Any]:
+        """The two operands of a binary function."""
+        given = [*value.args[:2]]
+        given += [value.options[k] for k in ("input", "other") if k in value.options]
+        if len(given) < 2:
+            raise _Unsayable(value.index, value.name)
+        return given[0], given[1]
 
     def _operand(self, operand: Any) -> Value:
         if isinstance(operand, Ref):
@@ -396,7 +421,7 @@ class _Region:
         divides = value.name in ("div", "divide", "true_divide", "truediv")
         if value.name == "rdiv" or value.options.get("rounding_mode"):
             raise _Unsayable(value.index, "division")
-        left, right = (*value.args[:2], value.options.get("other"))[:2]
+        left, right = self._two(value)
         for x, factor in ((left, right), (right, left)):
             if isinstance(factor, int | float) and not isinstance(factor, Ref):
                 if divides and factor is left:
@@ -611,7 +636,8 @@ class _Region:
                 features.append("rotary")
                 at = self.values[min(moving)]
             elif at.kind == "join" and moving:
-                features.append("rotary")
+                if len(moving) > 1:  # halves that were turned; one alone went through a cache
+                    features.append("rotary")
                 at = self.values[moving[0]]
             elif at.kind in ("shape", "product", "drop", "sum", "point") and len(moving) >= 1:
                 at = self.values[moving[0]]

@@ -115,7 +115,7 @@ class Readings:
         if len(terms) < 2:
             return None
         (a, x), (b, y) = terms[:2]
-        if x.shape != y.shape and x.numel() != y.numel():
+        if x.shape != y.shape and not (graph.values[a].data and graph.values[b].data):
             return None
         found = local(self._roles, [a, b])
         if found is None:
@@ -219,7 +219,9 @@ class Readings:
             self._hooked.add(index)
             x.register_hook(lambda g: self._back(index, g))
 
-    def _back(self, index: int, g: Tensor) -> None:
+    def _back(self, index: int, g: Tensor | None) -> None:
+        if g is None:  # nothing came back along this path
+            return
         start = perf_counter()
         self.gradients[index] = numbers(g, self._gradient)
         self.own += perf_counter() - start
@@ -330,6 +332,11 @@ def _on_device(x: Tensor, names: Sequence[str]) -> Tensor:
 
 def _branch(branch: Tensor, stream: Tensor) -> Numbers:
     """RMS of the branch, its ratio to the stream's RMS, and the cosine between the two."""
+    if branch.shape != stream.shape:
+        try:
+            branch, stream = torch.broadcast_tensors(branch, stream)
+        except RuntimeError:  # scattered into the stream, not added to all of it
+            return [math.nan] * 3
     b = rivers.wide(branch.detach()).reshape(1, -1)
     s = rivers.wide(stream.detach()).reshape(1, -1)
     if b.dtype != s.dtype:

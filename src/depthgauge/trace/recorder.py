@@ -91,6 +91,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.graph = Graph()
         self.own = 0.0
+        self.raised: Exception | None = None  # by a function of PyTorch, not by us
         self.called: set[int] = set()
         self._values = self.graph.values
         self._watcher, self._anchor = watcher, anchor
@@ -185,7 +186,11 @@ class Recorder(TorchFunctionMode):
         if name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
             return None  # asks for the gradient that our anchor has given it already
         own = perf_counter() - start
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except Exception as error:
+            self.raised = error
+            raise
         start = perf_counter()
         if isinstance(out, Tensor):
             out = self._record(name, kind, args, kwargs, out, seen, -1, func)
@@ -268,7 +273,10 @@ class Recorder(TorchFunctionMode):
                         entered = self.graph.values[self.find(arg)]
                         if entered.data and (entered.grad or entered.blind):
                             watcher.entering(entered, arg)
-                            break
+                            if kind != "cell":
+                                break
+                if kind == "cell":
+                    watcher.entering(value, out)
 
     def _split(
         self,

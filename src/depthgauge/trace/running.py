@@ -205,7 +205,7 @@ def _forward(
         with _eager(), recorder:
             output = call(model, copied)
     except Exception as error:
-        if _ours(error):
+        if error is not recorder.raised and _ours(error):
             raise
         where = recorder.where
         path = f"'{where.path}' ({where.type})" if where.path else f"the model ({where.type})"
@@ -243,6 +243,8 @@ def _backward(
                 f"networks, so return its real and imaginary part"
             )
     graph.outputs = tuple(dict.fromkeys(recorder.find(t) for _, t in outputs))
+    for _, tensor in outputs:
+        readings.entering(graph.values[recorder.find(tensor)], tensor)
     own = perf_counter() - clock
     total, words = _total(outputs, found.output, batch, loss, seed, graph, recorder)
     parameters = [(name, p) for name, p in held.parameters if p.requires_grad]
