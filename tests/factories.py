@@ -82,7 +82,9 @@ def profiles(draw: st.DrawFn, values: st.SearchStrategy[float] = ANY) -> Profile
     extra = {
         name: rows(depth if "activation" in quantity.roles else depth + 1)
         for name, quantity in QUANTITIES.items()
-        if name not in ("state_rms", "gradient_rms") and draw(st.booleans())
+        if quantity.roles != ("branch",)
+        and name not in ("state_rms", "gradient_rms")
+        and draw(st.booleans())
     }
     gradient = rows(depth + 1) if draw(st.booleans()) else None
     return profile(rows(depth + 1), gradient, extra=extra)

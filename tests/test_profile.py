@@ -22,13 +22,16 @@ def test_quantity_names_are_the_contract() -> None:
         "live_derivative_fraction",
         "saturated_fraction",
         "dead_fraction",
+        *(f"derivative_{name}" for name in ("q05", "q50", "q95")),
+        *("branch_rms", "branch_to_stream", "branch_stream_cosine"),
     ]
     for name, quantity in (QUANTITIES | SUMMARIES).items():
         assert quantity.name == name
         assert len(quantity.definition) > 20
         assert quantity.unit
     linear = {name for name, quantity in QUANTITIES.items() if quantity.scale == "linear"}
-    assert linear == {name for name in QUANTITIES if name.endswith(("fraction", "mean"))}
+    ends = ("fraction", "mean", "cosine")
+    assert linear == {n for n in QUANTITIES if n.endswith(ends) or n.startswith("derivative")}
 
 
 def test_a_site_describes_itself() -> None:

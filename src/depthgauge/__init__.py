@@ -71,6 +71,7 @@ __all__ = [
     "DepthgaugeError",
     "EquationError",
     "MissingExtra",
+    "ModelError",
     "Network",
     "NetworkError",
     "Profile",

@@ -92,9 +92,9 @@ def measure(
     ``seed``. ``include`` and ``exclude`` are regular expressions on module names, searched in a
     site's path. The model runs as it is: in its own mode, precision and place.
 
-    **An equation.** A Gaussian batch (or the tensor given) goes down through the depth, a gradient of RMS 1 comes
-    back; every state, gradient and activation is turned into a few numbers where it is seen. What
-    each quantity averages over is said in ``depthgauge.sites.QUANTITIES``.
+    **An equation.** A Gaussian batch (or the tensor given) goes down through the depth, a gradient
+    of RMS 1 comes back; every state, gradient and activation is turned into a few numbers where it
+    is seen. What each quantity averages over is said in ``depthgauge.sites.QUANTITIES``.
 
     ``target``: an equation (text or tree) or a ``Network``; ``depth``, ``width``, ``init``,
     ``scalars``, ``tokens``, ``size`` and ``draws`` are the Network's, and replace those of a
@@ -206,8 +206,8 @@ def _module(
         )
     if batch is None or isinstance(batch, int | str):
         raise SpecificationError(
-            f"batch is {batch!r}, expected the data for a module: a tensor, a tuple of arguments or "
-            f"a dict of keyword arguments"
+            f"batch is {batch!r}, expected the data for a module: a tensor, a tuple of arguments "
+            f"or a dict of keyword arguments"
         )
     return measure_module(
         model, batch, loss, seed=seed, instruments=instruments, include=include, exclude=exclude

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,17 @@ from depthgauge.summaries import spread
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
 
-__all__ = ["RIVERS", "Steep", "missing", "nonfinite", "number", "power", "steepest", "text"]
+__all__ = [
+    "RIVERS",
+    "Steep",
+    "missing",
+    "nonfinite",
+    "not_seen",
+    "number",
+    "power",
+    "steepest",
+    "text",
+]
 
 RIVERS = {"state_rms": "state RMS", "gradient_rms": "gradient RMS"}
 
@@ -49,6 +60,7 @@ def text(profile: Profile) -> str:
         *_steepest(profile),
         *nonfinite(profile),
         *_missing(profile),
+        *(f"{label}: {line}" for label, lines in not_seen(profile).items() for line in lines),
     ]
     return "\n".join(lines)
 
@@ -143,6 +155,49 @@ def missing(profile: Profile) -> dict[str, list[str]]:
         if name not in profile.columns:
             groups.setdefault(profile.why_not(name), []).append(name)
     return groups
+
+
+#: The words of the coverage on a screen, and how many lines each may take there.
+_UNSEEN = {
+    "not_called": "never called",
+    "no_gradient": "no gradient",
+    "opaque": "opaque",
+    "fallback": "states",
+}
+_LINES, _PATHS = 4, 3
+
+
+def not_seen(profile: Profile) -> dict[str, list[str]]:
+    """What a model hid, by kind: paths that share a reason on a line, numbers in them as stars."""
+    out: dict[str, list[str]] = {}
+    for word, label in _UNSEEN.items():
+        groups: dict[str, dict[str, int]] = {}
+        for path, reason in profile.coverage.get(word, ()):
+            paths = groups.setdefault(reason, {})
+            alike = re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", path) or "the model"
+            paths[alike] = paths.get(alike, 0) + 1
+        lines = [f"{_listed(paths)}: {reason}" for reason, paths in groups.items()]
+        if len(lines) > _LINES:
+            lines[_LINES - 1 :] = [
+                f"{len(lines) - _LINES + 1} more reasons, in to_dict() or --json"
+            ]
+        if lines:
+            out[label] = lines
+    for found in profile.disagreements:
+        out.setdefault("two tests", []).append(
+            f"{found['stream']}: the local test finds {found['local_merge']} merges, path counting "
+            f"{found['path_counting']}; {found['reported']} reported ({found['reason']})"
+        )
+    notes = profile.settings.get("notes")
+    if isinstance(notes, list) and notes:
+        out["note"] = [str(note) for note in notes]
+    return out
+
+
+def _listed(paths: dict[str, int]) -> str:
+    shown = [f"{path} ({n})" if n > 1 else path for path, n in paths.items()]
+    more = len(shown) - _PATHS
+    return ", ".join(shown[:_PATHS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _missing(profile: Profile) -> list[str]:

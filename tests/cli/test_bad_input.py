@@ -60,9 +60,15 @@ OPTIONS: list[tuple[Sequence[str], str]] = [
 ]
 TARGETS: list[tuple[Sequence[str], str]] = [
     (["measure"], r"Missing argument 'TARGET'"),
-    (["measure", "model.py:build"], r"names Python code; this version measures equations and TOML"),
-    (["measure", "package.module:build"], r"names Python code"),
-    (["measure", "./"], r"'\./' is a file or directory; give an equation or a specification\.toml"),
+    (["measure", "model.py:build"], r"'model\.py:build': no such file"),
+    (["measure", "package.module:build"], r"no module named 'package' in the current directory"),
+    (
+        ["measure", "./"],
+        r"'\./' is a file or directory; give an equation, a specification\.toml or",
+    ),
+    (["measure", "model.py:build", "--depth", "3"], r"--depth is for an equation, and 'model\.py"),
+    (["measure", "h + W(h)", "--input", "float 3"], r"--input is for Python code \(path/file\.py"),
+    (["measure", "model.py:build", "--seed", "0..3"], r"--seed is '0\.\.3', but a model that code"),
     (["measure", "missing.toml"], r"missing\.toml cannot be read: no such file or directory"),
     (["suite", "transprot"], r"suite is 'transprot', expected one of .*'transport'\?"),
     (["suite", "--seed", "7"], r"No such option: --seed"),

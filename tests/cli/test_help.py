@@ -14,8 +14,8 @@ from tests.cli.command import Command
 HEAVY = ("torch", "numpy", "pandas", "pydantic", "rich", "matplotlib", "depthgauge.measurement")
 OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
-    "measure": "--batch --debug --depth --device --draws --dtype --help --init --instruments "
-    "--json --output --quiet --scalar --seed --size --tokens --width",
+    "measure": "--arg --batch --debug --depth --device --draws --dtype --exclude --help --include "
+    "--init --input --instruments --json --output --quiet --scalar --seed --size --tokens --width",
 }
 
 

@@ -27,7 +27,9 @@ class _Floats(ast.NodeTransformer):
 def by_python(text: str, scope: dict[str, float]) -> Any:
     """The slow, obvious reference: Python evaluates the canonical text, with floats only."""
     tree = _Floats().visit(ast.parse(text, mode="eval"))
-    names = {name: getattr(math, name) for name in ("sqrt", "exp", "log", "pi", "floor", "ceil")}
+    names = {name: getattr(math, name) for name in ("sqrt", "exp", "log", "pi")}
+    # Python's give integers of any size; a scalar here is a float from the first.
+    names |= {"floor": lambda x: float(math.floor(x)), "ceil": lambda x: float(math.ceil(x))}
     return eval(compile(tree, "", "eval"), {"abs": abs, "min": min, "max": max} | names | scope)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from depthgauge.equation.functions import ACTIVATIONS
-from depthgauge.instruments.gates import DEAD, LIVE, SATURATED, STATISTICS, Gates
+from depthgauge.instruments.gates import DEAD, LIVE, QUANTILES, SATURATED, STATISTICS, Gates
 from depthgauge.network.activations import gate
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -25,10 +25,12 @@ def slow(kind: str, z: torch.Tensor, width_axis: int) -> dict[str, float]:
     (slope,) = torch.autograd.grad(y.sum(), z)
     slope, y = slope.abs(), y.detach().abs()
     units = torch.maximum(slope, y).movedim(width_axis, 0).flatten(1)
+    ordered = sorted(slope.flatten().tolist())
     return {
         "live": (slope > LIVE).double().mean().item(),
         "saturated": (slope < SATURATED).double().mean().item(),
         "dead": (units <= DEAD).all(1).double().mean().item(),
+        **{name: ordered[math.ceil(q * len(ordered)) - 1] for name, q in QUANTILES.items()},
     }
 
 

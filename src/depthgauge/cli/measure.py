@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measure"]
 
+
 def _option(name: str, metavar: str, text: str) -> Any:
     return typer.Option(name, metavar=metavar, help=text, show_default=False)
 
@@ -113,7 +114,9 @@ def measure(
     _belong(target, code, options, others)
     if code:
         return _module(
-            Code(target, arg or (), input or (), seed, dtype, device, instruments, include, exclude),
+            Code(
+                target, arg or (), input or (), seed, dtype, device, instruments, include, exclude
+            ),
             Screen(json, quiet, output_path),
         )
     if why := _unreadable(target):
@@ -182,9 +185,7 @@ def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) 
         screen(lambda console: print_profile(profile, verdict, console))
 
 
-def _belong(
-    target: str, code: bool, options: Mapping[str, Any], others: Mapping[str, Any]
-) -> None:
+def _belong(target: str, code: bool, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
     """Refuse an option that is for the other kind of target."""
     wrong = [name for name, value in (options if code else others).items() if value]
     if wrong and code:
@@ -225,7 +226,7 @@ def _module(code: Code, to: Screen) -> int:
         if batch is None:
             raise SpecificationError(
                 f"'{code.target}' gives no batch; return (module, batch) or give --input, such as "
-                f"--input \"float 8x3x32x32\""
+                f'--input "float 8x3x32x32"'
             )
         if kind is not None or place is not None:
             target.module.to(device=place, dtype=kind)

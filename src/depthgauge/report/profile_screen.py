@@ -1,17 +1,18 @@
-"""A profile as lines: what was measured, both rivers, the gates, the verdict of a corridor."""
+"""A profile as lines: what was measured, both rivers, branches, gates, a corridor's verdict."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
 
 from depthgauge.profile import Profile
-from depthgauge.profile_text import RIVERS, missing, nonfinite, number, power, steepest
+from depthgauge.profile_text import RIVERS, missing, nonfinite, not_seen, number, power, steepest
 from depthgauge.report.tables import GAP, Column, curve, paragraph, plain, print_table, terminal
-from depthgauge.sites import FloatArray
+from depthgauge.sites import FloatArray, Site
 from depthgauge.study.corridor import Verdict
 from depthgauge.summaries import spread
 
@@ -25,6 +26,17 @@ _GATES: Final[dict[str, tuple[str, Callable[[FloatArray], FloatArray]]]] = {
 }
 
 
+#: Of each branch, how a quantity becomes one number a seed over its blocks.
+_BRANCHES: Final[dict[str, dict[str, Callable[[FloatArray], FloatArray]]]] = {
+    "branch_to_stream": {
+        "to stream, first": lambda values: values[0],
+        "last": lambda values: values[-1],
+        "largest": lambda values: values.max(axis=0),
+    },
+    "branch_stream_cosine": {"cosine, mean": lambda values: values.mean(axis=0)},
+}
+
+
 def print_profile(
     profile: Profile, verdict: Verdict | None = None, console: Console | None = None
 ) -> None:
@@ -32,22 +44,27 @@ def print_profile(
     console = console or terminal()
     for line in (profile.equation or profile.target).splitlines():
         plain(console, line, "bold")
-    paragraph(console, _counted(profile))
+    for line in _counted(profile):
+        paragraph(console, line)
     paragraph(console, _run(profile))
     tables = [
         _summaries(profile),
         _rivers(profile, console.width),
         _growth(profile),
+        _branches(profile),
         _gates(profile),
     ]
     for columns in tables:
         if columns[0].cells:
             plain(console)
             print_table(console, columns)
-    if missing(profile):
+    if missing(profile) or not_seen(profile):
         plain(console)
     for reason, names in missing(profile).items():
         paragraph(console, f"{', '.join(names)} ({reason})", "not measured: ")
+    for label, lines in not_seen(profile).items():
+        for line in lines:
+            paragraph(console, line, f"{label}: ")
     if verdict is not None:
         plain(console)
         for line in nonfinite(profile):
@@ -62,6 +79,8 @@ def profile_line(profile: Profile, verdict: Verdict | None = None) -> str:
     """The closing line: the corridor's verdict, score and reason, or where it overflowed."""
     if verdict is None:
         measured = f"measured {profile.depth} blocks"
+        if profile.overhead is not None:
+            measured += f" in {profile.overhead:.2f} times a bare pass"
         return "; ".join([measured, *nonfinite(profile), "no corridor was declared"])
     score = "" if verdict.score is None else f", smallest margin {verdict.score:+.3g} decades"
     reason = f" ({verdict.reason})" if verdict.reason else ""
@@ -72,13 +91,20 @@ def _word(state: str) -> str:
     return state.replace("_", " ").upper()
 
 
-def _counted(profile: Profile) -> str:
-    """How many branches and weight layers were found in the equation."""
-    if not profile.branches:
-        return f"{profile.depth} blocks, no residual branch"
-    stream = profile.streams[0] if profile.streams else {}
+def _counted(profile: Profile) -> list[str]:
+    """How many branches and weight layers were found, a line for each stream."""
+    if len(profile.streams) < 2:
+        stream = profile.streams[0] if profile.streams else {}
+        return [f"{profile.depth} blocks, {_described(stream, profile.branches)}"]
+    return [f"{s['name']}: {_described(s, s['branches'])}" for s in profile.streams]
+
+
+def _described(stream: Mapping[str, Any], branches: int) -> str:
+    """``24 residual branches of 2 or 4 weight layers, skip identity, norm placement pre``."""
+    if not branches:
+        return ", ".join(["no residual branch", *_places(stream)])
     layers = sorted(set(stream.get("m", ())))
-    parts = [f"{profile.depth} blocks, {profile.branches} residual branches"]
+    parts = [f"{branches} residual branch{'' if branches == 1 else 'es'}"]
     if layers:
         plural = "" if layers == [1] else "s"
         parts.append(f"of {' or '.join(map(str, layers))} weight layer{plural}")
@@ -90,13 +116,27 @@ def _counted(profile: Profile) -> str:
     extra = [
         f"{stream[key]} {key}" for key in ("inner", "projected", "parallel") if stream.get(key)
     ]
-    return ", ".join([" ".join(parts), *described, *extra])
+    if stream.get("segments", 1) > 1:
+        extra.append(f"{stream['segments']} segments")
+    if (stream.get("fraction") or 1) < 1:
+        extra.append(f"{number(stream['fraction'])} of the stream written")
+    return ", ".join([" ".join(parts), *described, *extra, *_places(stream)])
+
+
+def _places(stream: Mapping[str, Any]) -> list[str]:
+    """Where a stream that was found in a module begins and ends: the modules of its blocks."""
+    paths = [path for block in stream.get("blocks", ()) for path in block["paths"] if path]
+    if not paths:
+        return []
+    return [paths[0] if len(set(paths)) == 1 else f"{paths[0]} to {paths[-1]}"]
 
 
 def _run(profile: Profile) -> str:
     seeds = profile.seeds
     several = f"{len(seeds)} seeds ({_range(seeds)})" if len(seeds) > 1 else f"seed {seeds[0]}"
     parts = [f"width {profile.width}", f"batch {profile.batch}", profile.dtype, several]
+    if mode := profile.settings.get("mode"):
+        parts.append(f"{mode} mode")
     if init := profile.settings.get("init"):
         assert isinstance(init, Mapping)
         parts.append(f"init {', '.join(f'{name} {spec}' for name, spec in init.items())}")
@@ -189,8 +229,29 @@ def _by_gate(profile: Profile, quantity: str) -> dict[str, FloatArray]:
     values = profile.columns[quantity].values
     rows: dict[str, list[int]] = {}
     for i, site in enumerate(profile.sites_of(quantity)):
-        rows.setdefault(site.path.removeprefix(f"blocks.{site.block - 1}."), []).append(i)
+        rows.setdefault(_alike(site), []).append(i)
     return {gate: values[at] for gate, at in rows.items()}
+
+
+def _alike(site: Site) -> str:
+    """A name that the sites of all blocks share: ``transformer.h.*.mlp.act``."""
+    own = site.path.removeprefix(f"blocks.{site.block - 1}.")
+    return own if own != site.path else re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", own)
+
+
+def _branches(profile: Profile) -> list[Column]:
+    """Each branch of the block: what it adds, beside the stream that it is added to."""
+    found = {name: _by_gate(profile, name) for name in _BRANCHES if name in profile}
+    paths = list(next(iter(found.values()), {}))
+    columns = [Column("branch", paths, right=False)]
+    for name, rows in found.items():
+        for label, pick in _BRANCHES[name].items():
+            cells = [number(spread(pick(rows[path])).median) for path in paths]
+            columns.append(Column(label, cells))
+    if paths:
+        blocks = next(iter(found.values()))
+        columns.append(Column("n", [str(len(blocks[path])) for path in paths]))
+    return columns
 
 
 def _judgements(verdict: Verdict) -> list[Column]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
 
 from depthgauge.equation.text import to_text
-from depthgauge.trace.graph import Graph
+from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
 from depthgauge.trace.paths import merges_between, states
 from depthgauge.trace.reading import Equation, Reader, bare, folded
@@ -147,7 +148,7 @@ def _unlinked(roles: Roles, track: Track) -> list[dict[str, Any]]:
         return []
     on_path = states(roles, track.steps[0].before, track.steps[-1].after)
     joined = []
-    for before, after in zip(on_path, on_path[1:], strict=False):
+    for before, after in pairwise(on_path):
         terms = roles.moving(roles.values[after].inputs)
         carried = [i for i in terms if before in chain(roles, i)]
         made = [i for i in terms if reach(roles, i, before).get(before, 0) & WEIGHED_STATES]
@@ -213,7 +214,7 @@ def _between(roles: Roles, before: int, after: int, readings: Readings) -> list[
         i for i in states(roles, before, after) if i in readings.states and before < i < after
     ]
     places = [before, *on_path, after]
-    return [Step(a, b, None) for a, b in zip(places, places[1:], strict=False)]
+    return [Step(a, b, None) for a, b in pairwise(places)]
 
 
 def _plain(roles: Roles, readings: Readings, fallback: list[tuple[str, str]]) -> Track:
@@ -238,14 +239,11 @@ def _plain(roles: Roles, readings: Readings, fallback: list[tuple[str, str]]) ->
             )
         )
     kept = sorted(dict.fromkeys(kept))
-    steps = [Step(a, b, None) for a, b in zip(kept, kept[1:], strict=False)]
+    steps = [Step(a, b, None) for a, b in pairwise(kept)]
     stream = Stream(source, [])
     stream.name = _name(roles, kept)
     return Track(stream, steps)
 
 
 def _name(roles: Roles, values: Sequence[int]) -> str:
-    from os.path import commonprefix
-
-    paths = [roles.graph.path(i).split(".") for i in values[1:]]
-    return ".".join(commonprefix(paths)) if paths and commonprefix(paths) else "h"
+    return common_path(roles.graph.path(i) for i in values[1:]) or "h"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Call", "Graph", "Ref", "Value"]
+__all__ = ["GRAFTED", "Call", "Graph", "Ref", "Value", "common_path"]
 
 
 #: ``Value.item`` of what was found along autograd's graph, without arguments.
@@ -29,8 +29,8 @@ class Value:
     ``args`` and ``options`` are what ``function`` was given by position and by name, with ``Ref``
     in place of tensors; ``item`` is its place if several tensors were made, else -1. ``path`` names
     a parameter, a buffer or a part of the batch. ``data``: it depends on the batch; ``param``: on
-    parameters. ``grad``: a gradient reaches it; ``blind``: it was made where gradients were switched
-    off, so that ``grad`` says nothing.
+    parameters. ``grad``: a gradient reaches it; ``blind``: it was made where gradients were
+    switched off, so that ``grad`` says nothing.
     """
 
     __slots__ = (
@@ -132,3 +132,14 @@ class Graph:
     def path(self, i: int) -> str:
         """The path of the module that made value ``i``; ``""`` is the model itself."""
         return self.calls[self.values[i].call].path
+
+
+def common_path(paths: Iterable[str]) -> str:
+    """The longest module path that begins all of them, ``""`` if there is none."""
+    split = [path.split(".") for path in paths]
+    common = []
+    for words in zip(*split, strict=False):
+        if len(set(words)) > 1:
+            break
+        common.append(words[0])
+    return ".".join(common)

@@ -72,9 +72,11 @@ def measure_module(
     for q in quantities:
         if q not in columns:
             not_measured[q] = _why_missing(q, passed, rows)
-    first = passed.graph.values[analysis.tracks[0].steps[0].before] if (
-        analysis.tracks[0].steps
-    ) else passed.graph.values[0]
+    first = (
+        passed.graph.values[analysis.tracks[0].steps[0].before]
+        if (analysis.tracks[0].steps)
+        else passed.graph.values[0]
+    )
     return Profile(
         target=name or type(model).__name__,
         equation=_equation(analysis),
@@ -199,8 +201,10 @@ def _sums(link: Link) -> list[int]:
 def _branch_path(link: Link, i: int) -> str:
     """The module of the branch that a sum adds: of several, the last whose terms stand before."""
     before = [b for b in link.branches if max(b.terms) < i]
-    return (before or list(link.branches))[-1].path if len(link.branches) > 1 else (
-        link.branches[0].path
+    return (
+        (before or list(link.branches))[-1].path
+        if len(link.branches) > 1
+        else (link.branches[0].path)
     )
 
 
@@ -347,8 +351,7 @@ def _coverage(
         if v.kind == "opaque"
     ]
     blind = sorted(
-        {analysis.graph.path(v.index) for v in analysis.graph.values if v.blind and v.data}
-        - {""}
+        {analysis.graph.path(v.index) for v in analysis.graph.values if v.blind and v.data} - {""}
     )
     no_gradient += [(path, "it ran with gradients switched off") for path in blind]
     found = {
@@ -387,6 +390,3 @@ def _examples(batch: Any) -> int:
         if tensor.dim():
             return int(tensor.shape[0])
     return 1
-
-
-

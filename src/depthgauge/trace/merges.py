@@ -238,9 +238,7 @@ def _skip(roles: Roles, nodes: list[int], chains: dict[int, dict[int, str]]) -> 
                         best = rank
         if best is not None:
             t = best[1]
-            using = {
-                o for o in nodes if o != node and reaches[o].get(t, 0) & WEIGHED_STATES
-            }
+            using = {o for o in nodes if o != node and reaches[o].get(t, 0) & WEIGHED_STATES}
             options[node] = (t, back[t], using)
     plain = {n: o for n, o in options.items() if o[1] not in ("gated",)}
     options = plain or options
@@ -292,8 +290,8 @@ def _bent(below: dict[int, int], t: int) -> bool:
 
 
 def _line(roles: Roles, i: int) -> dict[int, int]:
-    """The tensors that value ``i`` is linear in, with the last weight layer or pooling on the way.
-    """
+    """The tensors that value ``i`` is linear in, each with the last weight layer or pooling on the
+    way there."""
     found: dict[int, int] = {}
     at, layer = i, -1
     for _ in range(_LONGEST):

@@ -8,6 +8,7 @@ the value; elsewhere that happens by chance with probability 1/p. Linear in the 
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Final
 
 from depthgauge.trace.merges import (
@@ -59,7 +60,7 @@ def merges_between(roles: Roles, on_path: list[int]) -> list[int]:
     weight-free, a linear one beside one that bends is a projected skip.
     """
     found = []
-    for before, after in zip(on_path, on_path[1:], strict=False):
+    for before, after in pairwise(on_path):
         if roles.values[after].kind == "cell":
             found.append(after)
         elif roles.values[after].kind == "sum" and len(roles.flow[after]) > 1:

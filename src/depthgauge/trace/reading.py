@@ -7,11 +7,11 @@ is never left out. Views, casts and dropout that is switched off say nothing and
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os.path import commonprefix
 from typing import Any, Final
 
 import torch
@@ -49,7 +49,7 @@ from depthgauge.equation.nodes import (
     children,
     rewrite,
 )
-from depthgauge.trace.graph import GRAFTED, Ref
+from depthgauge.trace.graph import GRAFTED, Ref, common_path
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Activation as Seen
@@ -106,7 +106,7 @@ class Reader:
         """
         region = _Region(self, before, after, foreign, branches)
         block = region.block()
-        path = _common(self.roles.graph.path(i) for i in region.inside)
+        path = common_path(self.roles.graph.path(i) for i in region.inside)
         return Equation(block, path, tuple(region.opaque))
 
     def tensor(self, i: int) -> Tensor | None:
@@ -202,7 +202,7 @@ class _Region:
         at its beginning."""
         for terms in self.branches:
             for term in terms:
-                inside = {i for i in self.roles.graph.ancestors([term], self.before + 1)}
+                inside = self.roles.graph.ancestors([term], self.before + 1)
                 inside &= self.inside
                 if at in inside and term not in self._hidden:
                     return term, {i for i in inside if i == term or not self._leads(i)}
@@ -242,14 +242,11 @@ class _Region:
 
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
-        entering = sorted(
-            {j for k in members for j in self.flow[k] if self._carries(j)} - members
-        )
+        entering = sorted({j for k in members for j in self.flow[k] if self._carries(j)} - members)
         return Opaque(name, tuple(self.value(j) for j in entering), self._layers(members))
 
     def _read(self, value: Traced) -> Value:
-        """The language's node for a value; functions called in a way that nobody foresaw have none.
-        """
+        """The language's node; a function called in a way that nobody foresaw has none."""
         try:
             return self._said(value)
         except (IndexError, KeyError, TypeError, ValueError):
@@ -556,7 +553,7 @@ class _Region:
             return None
         query, key, values, features = parts
         sources = [self._projected(j, features) for j in (query, key, values)]
-        if any(s is None for s in sources) or len({s for s in sources}) != 1:
+        if any(s is None for s in sources) or len(set(sources)) != 1:
             return None
         (source,) = {s for s in sources if s is not None}
         shape = self.values[query].shape
@@ -592,10 +589,13 @@ class _Region:
         """Queries, keys and values of a product of attention, and what else was done to scores."""
         if at.kind == "attend":
             features = []
-            masked = [j for j in at.inputs[3:]] or at.options.get("attn_mask") is not None
+            masked = at.inputs[3:] or at.options.get("attn_mask") is not None
             if masked:
                 features.append("masked")
-            return (*at.inputs[:3], features) if len(at.inputs) >= 3 else None
+            if len(at.inputs) < 3:
+                return None
+            query, key, values = at.inputs[:3]
+            return query, key, values, features
         moving = self.roles.moving(at.inputs)
         if len(moving) != 2:
             return None
@@ -744,10 +744,6 @@ def _within(calls: Sequence[Any], call: int, outer: int) -> bool:
     return call == outer
 
 
-def _common(paths: Any) -> str:
-    return ".".join(commonprefix([p.split(".") for p in paths]))
-
-
 def _carried(value: Value) -> bool:
     """The state, or a factor of it."""
     while isinstance(value, Scale):
@@ -861,9 +857,7 @@ def _shared(top: Value) -> list[Statement]:
     def rebuilt(value: Any) -> Any:
         if id(value) in names:
             return Local(names[id(value)])
-        import dataclasses
-
-        changed = {}
+        changed: dict[str, Any] = {}
         for f in dataclasses.fields(value):
             part = getattr(value, f.name)
             if isinstance(part, tuple) and part and dataclasses.is_dataclass(part[0]):
@@ -872,8 +866,8 @@ def _shared(top: Value) -> list[Statement]:
                 changed[f.name] = rebuilt(part)
         made = dataclasses.replace(value, **changed) if changed else value
         if counts[id(value)] > 1 and not isinstance(value, simple) and value is not top:
-            names[id(value)] = _LETTERS[len(names)] if len(names) < len(_LETTERS) else (
-                f"u{len(names)}"
+            names[id(value)] = (
+                _LETTERS[len(names)] if len(names) < len(_LETTERS) else (f"u{len(names)}")
             )
             lets.append(Let(names[id(value)], made))
             return Local(names[id(value)])
@@ -908,7 +902,7 @@ def folded(items: Sequence[str]) -> list[tuple[int, int, int]]:
             times = 1
             while items[at + times * unit : at + (times + 1) * unit] == items[at : at + unit]:
                 times += 1
-            if times > 1 and unit * times > best[0] * best[1] or (times > 1 and best == (1, 1)):
+            if times > 1 and (best == (1, 1) or unit * times > best[0] * best[1]):
                 best = (unit, times)
         out.append((at, *best))
         at += best[0] * best[1]

@@ -217,7 +217,9 @@ class Readings:
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self._hooked:
             self._hooked.add(index)
-            x.register_hook(lambda g: self._back(index, g))
+            x.register_hook(  # type: ignore[no-untyped-call]
+                lambda g: self._back(index, g)
+            )
 
     def _back(self, index: int, g: Tensor | None) -> None:
         if g is None:  # nothing came back along this path
@@ -334,7 +336,9 @@ def _branch(branch: Tensor, stream: Tensor) -> Numbers:
     """RMS of the branch, its ratio to the stream's RMS, and the cosine between the two."""
     if branch.shape != stream.shape:
         try:
-            branch, stream = torch.broadcast_tensors(branch, stream)
+            branch, stream = torch.broadcast_tensors(  # type: ignore[no-untyped-call]
+                branch, stream
+            )
         except RuntimeError:  # scattered into the stream, not added to all of it
             return [math.nan] * 3
     b = rivers.wide(branch.detach()).reshape(1, -1)

@@ -38,6 +38,7 @@ _FLOATING: Final = frozenset((
 _EMPTY: Final[tuple[int, ...]] = ()
 _NONE: Final[dict[str, Any]] = {}
 _SPLIT: Final = frozenset((*_FUSED, "sum", "mean", "einsum", "index_put"))
+_LASTING: Final = ("method_descriptor", "wrapper_descriptor", "builtin_function_or_method")
 #: Functions met so far, with their plain names and kinds.
 _NAMES: dict[Any, tuple[str, str]] = {}
 _ELEMENTWISE: Final = ("act", "point", "product", "sum", "shape", "source", "constant")
@@ -115,12 +116,12 @@ class Recorder(TorchFunctionMode):
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave),
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         try:
-            super().__exit__(*error)
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             for handle in self._handles:
                 handle.remove()
@@ -304,7 +305,11 @@ class Recorder(TorchFunctionMode):
             stack = values[inputs[0]]
             axis = _axis(stack.args, stack.options, 0)
             over = _axis(tuple(shown), options, None)
-            if over is not None and over % len(stack.shape) == axis % len(stack.shape):
+            if (
+                over is not None
+                and axis is not None
+                and over % len(stack.shape) == axis % len(stack.shape)
+            ):
                 return name, "sum", list(stack.inputs)
         if name == "einsum" and (stacked := _summed(values, inputs, shown)):
             return name, "sum", stacked
@@ -480,11 +485,9 @@ def _named(function: Any) -> tuple[str, str]:
     name = plain_name(function)
     found = (name, kind_of(name))
     # Properties come as a new object each time, and lambdas would be held for ever.
-    if getattr(function, "__module__", None) is not None or type(function).__name__ in (
-        "method_descriptor", "wrapper_descriptor", "builtin_function_or_method",
-    ):  # fmt: skip
-        if len(_NAMES) < 4096:
-            _NAMES[function] = found
+    lasts = getattr(function, "__module__", None) is not None or type(function).__name__ in _LASTING
+    if lasts and len(_NAMES) < 4096:
+        _NAMES[function] = found
     return found
 
 

@@ -246,7 +246,7 @@ class Roles:
         return None
 
     def _shapes(self, i: int) -> list[int]:
-        found = []
+        found: list[int] = []
         while self.values[i].kind == "shape" and self.values[i].inputs and len(found) < 6:
             i = self.values[i].inputs[0]
             found.append(i)

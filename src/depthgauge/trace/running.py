@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
 from depthgauge.trace.batches import call, mapped, tensors
@@ -70,7 +71,7 @@ def check(held: Inventory, batch: Any) -> None:
         *((name, "buffer", t) for name, t in held.buffers),
     ]
     for name, word, tensor in tensors_held:
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise NetworkError(
                 f"{word} '{name}' has no shape yet (a lazy module); run the model once on a batch "
                 f"before it is measured"
@@ -103,7 +104,7 @@ def check(held: Inventory, batch: Any) -> None:
 def _eager() -> Iterator[None]:
     """Functions run as they are written: nothing compiled, scripts operation by operation."""
     with ExitStack() as stack:
-        stack.enter_context(torch.jit.optimized_execution(False))
+        stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -277,9 +278,7 @@ def _backward(
     )
 
 
-def _gradients(
-    total: Tensor, leaves: list[Tensor], graph: Graph
-) -> list[Tensor | None]:
+def _gradients(total: Tensor, leaves: list[Tensor], graph: Graph) -> list[Tensor | None]:
     """Gradients of ``total``, written to no tensor's ``.grad``."""
     if any(value.blind for value in graph.values) and _reentrant(total):
         # A re-entrant checkpoint runs its own backward, which needs .grad; it is put back.
@@ -366,12 +365,11 @@ def _loss(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
         several = len(inspect.signature(loss).parameters) > 1
     except (TypeError, ValueError):
         several = False
-    with nullcontext():
-        try:
-            value = loss(output, batch) if several else loss(output)
-        except Exception as error:
-            said = str(error).strip().split("\n")[0]
-            raise ModelError(f"the loss raised {type(error).__name__}: {said}") from error
+    try:
+        value = loss(output, batch) if several else loss(output)
+    except Exception as error:
+        said = str(error).strip().split("\n")[0]
+        raise ModelError(f"the loss raised {type(error).__name__}: {said}") from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise TargetError(f"the loss returned {came}, expected a tensor with one number")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from os.path import commonprefix
 
 from depthgauge.equation.branches import common, ordered
+from depthgauge.trace.graph import common_path
 from depthgauge.trace.merges import Merge, chain
 from depthgauge.trace.roles import Roles
 
@@ -95,8 +95,7 @@ def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
     found = []
     for source, row in rows:
         links = [
-            _link(roles, merge, inside, outer, row[:k], row[k + 1 :])
-            for k, merge in enumerate(row)
+            _link(roles, merge, inside, outer, row[:k], row[k + 1 :]) for k, merge in enumerate(row)
         ]
         links[-1] = _closed(links)
         found.append(Stream(source, links))
@@ -109,9 +108,7 @@ def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
 # ------------------------------------------------------------------------------- nesting
 
 
-def _nested(
-    roles: Roles, merges: Sequence[Merge]
-) -> tuple[list[Merge], dict[int, list[Merge]]]:
+def _nested(roles: Roles, merges: Sequence[Merge]) -> tuple[list[Merge], dict[int, list[Merge]]]:
     """The outermost merges, and by merge those that stand in its branches."""
     regions = {m.value: region(roles, m.root, m.terms) - {m.value} for m in merges}
     left_out = _injections(roles, merges) | _crossing(roles, merges, regions)
@@ -140,9 +137,7 @@ def _nested(
     return outer[::-1], inside
 
 
-def _crossing(
-    roles: Roles, merges: Sequence[Merge], regions: dict[int, set[int]]
-) -> set[int]:
+def _crossing(roles: Roles, merges: Sequence[Merge], regions: dict[int, set[int]]) -> set[int]:
     """Merges whose skip leaves from inside another's branch, not from a merge there, and ends
     outside of it: the first layer's values added to all later ones, a sum of all layers' outputs.
     """
@@ -178,9 +173,7 @@ def _injections(roles: Roles, merges: Sequence[Merge]) -> set[int]:
     return {i for found in by_root.values() if len(found) > 1 for i in found}
 
 
-def region(
-    roles: Roles, root: int, terms: Sequence[int], stops: Collection[int] = ()
-) -> set[int]:
+def region(roles: Roles, root: int, terms: Sequence[int], stops: Collection[int] = ()) -> set[int]:
     """The values between ``root`` and the terms: computed from it, and they from these.
 
     A value among ``stops`` is a leaf like ``root``: an outermost merge of another stream.
@@ -221,7 +214,11 @@ def _linked(roles: Roles, outer: Sequence[Merge]) -> list[tuple[int, list[Merge]
             sets = {known[j] for j in below if known[j]}
             own = sets.pop() if len(sets) == 1 else frozenset().union(*sets)
             # Beside other data of the batch (words after an image) a stream becomes a new one.
-            if own and roles.values[i].kind == "join" and _foreign(origins, below, known, own, sources):
+            if (
+                own
+                and roles.values[i].kind == "join"
+                and _foreign(origins, below, known, own, sources)
+            ):
                 own = frozenset((-1 - i,))
             known.append(own)
             continue
@@ -472,16 +469,13 @@ def _size(roles: Roles, i: int) -> int:
 
 def _path(roles: Roles, place: set[int], merge: Merge) -> str:
     """The smallest module that holds a branch's weight layers."""
-    paths = [roles.graph.path(i).split(".") for i in place if roles.moves(i)]
-    if not paths:
-        return roles.graph.path(merge.value)
-    return ".".join(commonprefix(paths))
+    paths = [roles.graph.path(i) for i in place if roles.moves(i)]
+    return common_path(paths) if paths else roles.graph.path(merge.value)
 
 
 def _name(roles: Roles, stream: Stream) -> str:
     """The path that the modules of all its merges share: ``transformer.h``."""
-    paths = [roles.graph.path(link.merge.value).split(".") for link in stream.links]
-    return ".".join(commonprefix(paths)) or "h"
+    return common_path(roles.graph.path(link.merge.value) for link in stream.links) or "h"
 
 
 def _tell_apart(found: list[Stream]) -> None:

@@ -65,7 +65,11 @@ def _written(held: Inventory) -> list[Tensor]:
 
 
 def _generators() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    cuda = (
+        torch.cuda.get_rng_state_all()
+        if torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        else None
+    )
     return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
 
 
