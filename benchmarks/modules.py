@@ -110,7 +110,7 @@ def deep_mlp() -> tuple[nn.Module, Tensor]:
     h = batch = torch.randn(MLP_BATCH, MLP_WIDTH)
     layers: list[nn.Module] = []
     for _ in range(MLP_DEPTH):
-        linear = nn.utils.skip_init(nn.Linear, MLP_WIDTH, MLP_WIDTH)
+        linear = nn.Linear(MLP_WIDTH, MLP_WIDTH)
         nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
         nn.init.zeros_(linear.bias)
         h = torch.relu(linear(h))
@@ -206,7 +206,7 @@ def lean(model: nn.Module, batch: Any, blocks: Sequence[nn.Module]) -> list[list
         state = output.detach()
         states.append(torch.linalg.vector_norm(state) / math.sqrt(state.numel()))
         largest.append(torch.linalg.vector_norm(state, math.inf))
-        output.register_hook(back)
+        output.register_hook(back)  # type: ignore[no-untyped-call]
 
     handles = [block.register_forward_hook(seen) for block in blocks]
     plain(model, batch)

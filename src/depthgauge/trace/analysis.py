@@ -102,8 +102,7 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
         for step in track.steps:
             terms = step.link.merge.branches if step.link else ()
             step.equation = reader.read(step.before, step.after, foreign, terms)
-        texts = [to_text(step.equation.block) for step in track.steps if step.equation]
-        track.folds = folded(texts)
+        track.folds = folded([step.equation.block for step in track.steps if step.equation])
     return Analysis(roles, found, tracks, disagreements, fallback)
 
 
@@ -150,9 +149,11 @@ def _unlinked(roles: Roles, track: Track) -> list[dict[str, Any]]:
     joined = []
     for before, after in pairwise(on_path):
         terms = roles.moving(roles.values[after].inputs)
+        if len(terms) < 2:
+            continue
         carried = [i for i in terms if before in chain(roles, i)]
         made = [i for i in terms if reach(roles, i, before).get(before, 0) & WEIGHED_STATES]
-        if len(terms) > 1 and carried and set(made) - set(carried):
+        if carried and set(made) - set(carried):
             joined.append(after)
     if not joined:
         return []

@@ -11,6 +11,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ from depthgauge.profile import Profile
 from depthgauge.sites import QUANTITIES, Column, Site
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.batches import tensors
-from depthgauge.trace.inventory import Inventory, inventory
+from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import Pass, run, unwrapped
+from depthgauge.trace.running import Pass, quiet, run, unwrapped
 from depthgauge.trace.streams import Link
 
 __all__ = ["measure_module"]
@@ -60,8 +61,24 @@ def measure_module(
     readings = Readings(
         statistics["state"], statistics["gradient"], statistics["gate"], bool(statistics["branch"])
     )
-    passed = run(model, batch, loss, readings, seeds[0])
-    held = inventory(model)
+    with quiet():
+        return _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
+
+
+def _measured(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    seed: int,
+    readings: Readings,
+    quantities: tuple[str, ...],
+    wanted: Callable[[str], bool],
+    notes: list[str],
+    name: str,
+) -> Profile:
+    start = perf_counter()
+    passed = run(model, batch, loss, readings, seed)
+    held = passed.held
     analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
     rows = [row for row in _rows(analysis, readings, passed) if wanted(row.site.path)]
     rows = [_Row(_numbered(row.site, i), row.numbers) for i, row in enumerate(rows)]
@@ -77,6 +94,7 @@ def measure_module(
         if (analysis.tracks[0].steps)
         else passed.graph.values[0]
     )
+    own = passed.own + perf_counter() - start - passed.seconds
     return Profile(
         target=name or type(model).__name__,
         equation=_equation(analysis),
@@ -86,7 +104,7 @@ def measure_module(
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
         dtype=_dtype(held),
         batch=_examples(batch),
-        seeds=seeds,
+        seeds=(seed,),
         seed_axis=False,
         sites=tuple(row.site for row in rows),
         columns=columns,
@@ -107,7 +125,7 @@ def measure_module(
         not_measured=not_measured,
         coverage=_coverage(analysis, passed, held),
         disagreements=tuple(analysis.disagreements),
-        overhead=passed.seconds / max(passed.seconds - passed.own, 1e-9),
+        overhead=1 + own / max(passed.seconds - passed.own, 1e-9),
     )
 
 
@@ -178,9 +196,10 @@ def _step(
     """The activations and branches of one step in forward order, then its state."""
     at: list[tuple[int, _Row]] = []
     between = analysis.graph.ancestors([step.after], step.before + 1)
-    for i in sorted(between & set(readings.activations) - placed):
-        placed.add(i)
-        at.append((i, _activation(analysis, readings, i, block)))
+    for i in between:
+        if i in readings.activations and i not in placed:
+            placed.add(i)
+            at.append((i, _activation(analysis, readings, i, block)))
     if step.link is not None:
         for i in _sums(step.link):
             if i in readings.branches:
@@ -255,10 +274,10 @@ def _columns(rows: Sequence[_Row], quantities: Sequence[str]) -> dict[str, Colum
     for name in quantities:
         part, statistic = PARTS[name]
         key = f"{part}.{statistic}"
-        measured = [row for row in rows if key in row.numbers]
+        measured = [(row.site.index, row.numbers[key]) for row in rows if key in row.numbers]
         if measured:
-            values = np.array([[row.numbers[key]] for row in measured], dtype=np.float64)
-            columns[name] = Column(tuple(row.site.index for row in measured), values)
+            values = np.array([[number] for _, number in measured], dtype=np.float64)
+            columns[name] = Column(tuple(index for index, _ in measured), values)
     return columns
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from depthgauge.trace.graph import GRAFTED
-from depthgauge.trace.roles import KINDS_OF_PATH, Roles, Step, worst
+from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
 
 __all__ = ["Merge", "chain", "find", "local", "merges"]
 
@@ -154,20 +154,13 @@ def _used_once(roles: Roles, i: int) -> bool:
     return len(roles.graph.consumers[i]) == 1
 
 
-def chain(roles: Roles, i: int, through_sums: bool = False) -> dict[int, str]:
-    """What value ``i`` carries: each tensor on its weight-free paths back, with the path's kind.
-
-    ``through_sums``: also what a sum adds, as for ``(x + a) + b`` while it is not known yet that
-    nothing else will read ``x + a``.
-    """
+def chain(roles: Roles, i: int) -> dict[int, str]:
+    """What value ``i`` carries: each tensor on its weight-free paths back, with the path's kind."""
     found = {i: "identity"}
     todo = [i]
     while todo and len(found) < _LONGEST:
         at = todo.pop()
-        steps = roles.back(at)
-        if through_sums and not steps and roles.values[at].kind == "sum":
-            steps = tuple(Step(j, kind) for j, kind in roles.terms(at))
-        for step in steps:
+        for step in roles.back(at):
             if step.kind == "gated" and _size(roles, step.value) != _size(roles, at):
                 continue
             if step.value not in found:
@@ -207,8 +200,15 @@ def local(roles: Roles, terms: list[int]) -> int | None:
     terms = [i for i in dict.fromkeys(terms) if _carries(roles, i)]
     if len(terms) < 2:
         return None
-    chains = {node: chain(roles, node, through_sums=True) for node in terms}
+    chains = {node: chain(roles, node) for node in terms}
     found = _skip(roles, terms, chains) or _projection(roles, terms)
+    if found is None and (sums := [n for n in terms if roles.values[n].kind == "sum"]):
+        # (x + a) + b, while it is not known yet that nothing else will read x + a.
+        for node in sums:
+            for term, kind in roles.terms(node):
+                for t, path in chain(roles, term).items():
+                    chains[node].setdefault(t, worst(kind, path))
+        found = _skip(roles, terms, chains)
     return None if found is None else found[0]
 
 

@@ -91,6 +91,8 @@ class Reader:
     activations: Mapping[int, Seen]
     composites: Mapping[int, Any]
     _names: dict[int, str] = field(default_factory=dict)
+    #: Blocks read so far, by what stands in their regions.
+    _known: dict[object, tuple[Block, tuple[tuple[str, str], ...]]] = field(default_factory=dict)
 
     def read(
         self,
@@ -105,9 +107,13 @@ class Reader:
         merge adds, each of which is hidden as a whole where little of it can be said.
         """
         region = _Region(self, before, after, foreign, branches)
-        block = region.block()
+        key = region.key()
+        if key not in self._known:
+            block = region.block()
+            self._known[key] = block, tuple(region.opaque)
+        block, opaque = self._known[key]
         path = common_path(self.roles.graph.path(i) for i in region.inside)
-        return Equation(block, path, tuple(region.opaque))
+        return Equation(block, path, opaque)
 
     def tensor(self, i: int) -> Tensor | None:
         return self.parameters.get(self.roles.values[i].path)
@@ -157,6 +163,43 @@ class _Region:
         )
         axis = 1 if images and len(shape) == 4 else len(shape) - 1
         return (shape[axis] if shape else 1), axis
+
+    def key(self) -> object:
+        """Equal for regions that read alike: functions, arguments, sizes, how they hang together,
+        and the numbers that learned factors begin with."""
+        order = sorted(self.inside)
+        places = {i: k for k, i in enumerate(order)}
+        learned: dict[int, int] = {}
+        rows = []
+        for i in order:
+            value = self.values[i]
+            inputs = []
+            for j in value.inputs:
+                if j in places:
+                    inputs.append(places[j])
+                elif j == self.before:
+                    inputs.append(-1)
+                elif self.values[j].data:
+                    inputs.append(self.foreign.get(j, j))
+                else:
+                    inputs.append((learned.setdefault(j, len(learned)), self._begins(value, j)))
+            arguments = tuple(-2 if isinstance(a, Ref) else a for a in value.args)
+            options = tuple(value.options.items()) if value.options else ()
+            kind = self.reader.roles.graph.calls[value.call].type if value.call else ""
+            rows.append((value.name, tuple(inputs), value.shape, value.item, arguments, options, kind))
+        try:
+            key = (self.values[self.before].shape, len(self.branches), tuple(rows))
+            hash(key)
+        except TypeError:  # an argument that cannot be compared
+            return object()
+        return key
+
+    def _begins(self, value: Traced, learned: int) -> object:
+        """What a learned factor begins with; a layer's weights and biases do not matter."""
+        if value.kind in ("weights", "contract"):
+            return self.values[learned].shape
+        tensor = self.reader.tensor(learned)
+        return self.values[learned].shape if tensor is None else _uniform(tensor)
 
     # ------------------------------------------------------------------------- the block
 
@@ -887,20 +930,24 @@ _VALUES: Final = frozenset(
 )  # fmt: skip
 
 
-def folded(items: Sequence[str]) -> list[tuple[int, int, int]]:
+def folded(items: Sequence[object]) -> list[tuple[int, int, int]]:
     """Repetitions: (start, items in a unit, times), in order, covering the sequence.
 
     At each place the unit that covers most by repeating; a shorter one where two cover the same.
     """
+    numbers: dict[object, int] = {}
+    row = [numbers.setdefault(item, len(numbers)) for item in items]
     out: list[tuple[int, int, int]] = []
-    at, total = 0, len(items)
+    at, total = 0, len(row)
     while at < total:
         best = (1, 1)
         for unit in range(1, (total - at) // 2 + 1):
-            if items[at] != items[at + unit]:
+            if best[1] > 1 and best[0] * best[1] + unit > total - at:
+                break  # nothing longer than what is covered is left
+            if row[at] != row[at + unit]:
                 continue
             times = 1
-            while items[at + times * unit : at + (times + 1) * unit] == items[at : at + unit]:
+            while row[at + times * unit : at + (times + 1) * unit] == row[at : at + unit]:
                 times += 1
             if times > 1 and (best == (1, 1) or unit * times > best[0] * best[1]):
                 best = (unit, times)

@@ -96,6 +96,7 @@ class Readings:
         self.composites: dict[int, tuple[str, dict[str, Any]] | None] = {}
         self.own = 0.0
         self._hooked: set[int] = set()
+        self._merged = False  # whether a merge was met
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
         self._roles: Roles | None = None
@@ -120,6 +121,7 @@ class Readings:
         found = local(self._roles, [a, b])
         if found is None:
             return False
+        self._merged = True
         skip, stream, branch = (a, x, y) if found == a else (b, y, x)
         self._read(skip, stream)
         return _Sum(skip, _branch(branch, stream) if self._branches else None)
@@ -141,6 +143,12 @@ class Readings:
             self._read(value.index, out)
 
     def entering(self, value: Value, x: Tensor) -> None:
+        # Where there is a stream its merges show the states; inside branches nobody asks for them.
+        if not self._merged:
+            self._read(value.index, x)
+
+    def returned(self, value: Value, x: Tensor) -> None:
+        """What the model returns."""
         self._read(value.index, x)
 
     # ----------------------------------------------------------------------- activations

@@ -71,6 +71,10 @@ class Watcher(Protocol):
         """The data that enters a weight layer."""
         ...
 
+    def returned(self, value: Value, x: Tensor) -> None:
+        """A state for certain: of a recurrent cell."""
+        ...
+
     def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
         """A module without weights and children has made ``y`` of ``z``, element by element."""
         ...
@@ -273,11 +277,13 @@ class Recorder(TorchFunctionMode):
                     if isinstance(arg, Tensor) and arg.is_floating_point():
                         entered = self.graph.values[self.find(arg)]
                         if entered.data and (entered.grad or entered.blind):
-                            watcher.entering(entered, arg)
-                            if kind != "cell":
+                            if kind == "cell":
+                                watcher.returned(entered, arg)
+                            else:
+                                watcher.entering(entered, arg)
                                 break
                 if kind == "cell":
-                    watcher.entering(value, out)
+                    watcher.returned(value, out)
 
     def _split(
         self,

@@ -25,7 +25,7 @@ from depthgauge.trace.readings import Readings
 from depthgauge.trace.recorder import Recorder
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "run", "unwrapped"]
+__all__ = ["Pass", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -36,6 +36,7 @@ class Pass:
     were called, seconds in all and those that were our own, and what else has to be said."""
 
     graph: Graph
+    held: Inventory
     no_gradient: list[str]
     called: set[int]
     seconds: float
@@ -111,7 +112,7 @@ def _eager() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No garbage collection, which thousands of small objects would set off again and again, and no
     warnings from NumPy where a statistic overflows."""
     collecting = gc.isenabled()
@@ -137,7 +138,7 @@ def run(
     cannot be measured. The model is left as it was in either case.
     """
     start = perf_counter()
-    with _quiet():
+    with quiet():
         held = inventory(model)
         check(held, batch)
         return _run(model, held, batch, loss, readings, seed, start)
@@ -245,7 +246,7 @@ def _backward(
             )
     graph.outputs = tuple(dict.fromkeys(recorder.find(t) for _, t in outputs))
     for _, tensor in outputs:
-        readings.entering(graph.values[recorder.find(tensor)], tensor)
+        readings.returned(graph.values[recorder.find(tensor)], tensor)
     own = perf_counter() - clock
     total, words = _total(outputs, found.output, batch, loss, seed, graph, recorder)
     parameters = [(name, p) for name, p in held.parameters if p.requires_grad]
@@ -268,6 +269,7 @@ def _backward(
     own += perf_counter() - clock
     return Pass(
         graph,
+        held,
         missing,
         recorder.called,
         perf_counter() - start,

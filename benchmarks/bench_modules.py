@@ -1,0 +1,155 @@
+"""``measure`` on modules against one plain pass, and against the least that hooks by hand cost.
+
+One process for each model, in which plain pass, lean hooks and ``measure`` run by turns; for peak
+memory a process for each kind of pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.harness import median, publish, ratio, table
+
+ROUNDS, MEMORY_ROUNDS = 5, 3
+#: Calls a round, by model: many where a pass is short.
+CALLS = {"gpt": 3, "gpt2": 1, "mlp": 1}
+LEAN = ("gpt", "mlp")
+#: The ratios to stay below: rivers and branches, every instrument.
+BARS = {"gpt": (1.10, 1.20), "gpt2": (1.10, 1.20), "mlp": (1.60, 1.60)}
+MEMORY_BAR = 1.05
+BASE = "rivers,branches"
+
+
+def passes(case: str) -> dict[str, Callable[[], object]]:
+    """What there is to time on this model, built in this process."""
+    from benchmarks import modules
+    from depthgauge import measure
+
+    model, batch = modules.built(case)
+    jobs: dict[str, Callable[[], object]] = {
+        "plain": functools.partial(modules.plain, model, batch),
+        "base": functools.partial(measure, model, batch, instruments=BASE),
+        "full": functools.partial(measure, model, batch),
+    }
+    if case in LEAN:
+        blocks = modules.CASES[case].blocks(model)
+        jobs["lean"] = functools.partial(modules.lean, model, batch, blocks)
+    return jobs
+
+
+def timed(case: str) -> dict[str, list[float]]:
+    """Seconds by kind of pass, and under ``overhead`` what the measurement says of itself."""
+    from benchmarks.modules import side_by_side
+
+    jobs = passes(case)
+    said: dict[str, list[float]] = {"base": [], "full": []}
+
+    def keeping(kind: str, job: Callable[[], object]) -> None:
+        profile: Any = job()
+        said[kind].append(profile.overhead)
+
+    for kind in said:
+        jobs[kind] = functools.partial(keeping, kind, jobs[kind])
+    seconds = side_by_side(jobs, ROUNDS, CALLS[case])
+    return seconds | {f"overhead {kind}": values[1:] for kind, values in said.items()}
+
+
+def peak(case: str, kind: str) -> float:
+    """Peak memory in MB of this process after two passes of one kind."""
+    job = passes(case)[kind]
+    job()
+    job()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def peak_in_a_process(case: str, kind: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.bench_modules", case, kind]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: float = json.loads(done.stdout)
+    return found
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    return f"{median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
+
+
+def main() -> int:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if len(sys.argv) > 1:
+        print(json.dumps(peak(*sys.argv[1:])))
+        return 0
+    from benchmarks.modules import CASES
+
+    rows, floor, memory = [], [], []
+    for case in CASES:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found = pool.apply(timed, (case,))
+        title, plain = CASES[case].title, found["plain"]
+        for kind, words, bar in zip(
+            ("base", "full"), ("rivers, branches", "every instrument"), BARS[case], strict=True
+        ):
+            rows.append(
+                [
+                    title,
+                    words,
+                    f"{1e3 * median(plain):.1f}",
+                    f"{1e3 * median(found[kind]):.1f}",
+                    ratio(found[kind], plain),
+                    f"{bar:.2f}",
+                    spread(found[f"overhead {kind}"]),
+                ]
+            )
+        if case in LEAN:
+            floor.append(
+                [
+                    title,
+                    f"{1e3 * median(found['lean']):.1f}",
+                    ratio(found["lean"], plain),
+                    ratio(found["base"], found["lean"]),
+                    ratio(found["full"], found["lean"]),
+                ]
+            )
+        peaks: dict[str, list[float]] = {"plain": [], "base": [], "full": []}
+        for _ in range(MEMORY_ROUNDS):
+            for kind, values in peaks.items():
+                values.append(peak_in_a_process(case, kind))
+        shown = [ratio(peaks[kind], peaks["plain"]) for kind in ("base", "full")]
+        memory.append([title, f"{median(peaks['plain']):.0f}", *shown, f"{MEMORY_BAR:.2f}"])
+    publish(
+        "modules",
+        "Measuring a module against a plain pass",
+        [
+            "A plain pass is forward and backward from a fresh random cotangent with the gradients "
+            "of all parameters. float32, one torch thread. A model has a process of its own, in "
+            "which the kinds of pass run by turns; a round is one pass of each (three of the first "
+            "model), after one that is not counted. `overhead` is what the measurement says of "
+            "itself, in each of its passes. A ratio is to stay below its bar.",
+            table(
+                ["model", "instruments", "plain ms", "measure ms", "ratio", "bar", "overhead"],
+                rows,
+            ),
+            "Lean hooks: state RMS, largest state and gradient RMS of every block, written for "
+            "these models by hand, which is the floor.",
+            table(
+                ["model", "lean ms", "lean to plain", "base to lean", "full to lean"],
+                floor,
+            ),
+            f"Peak memory of a process of its own (Python, PyTorch and depthgauge imported in "
+            f"each) after two passes; {MEMORY_ROUNDS} rounds.",
+            table(["model", "plain MB", "base", "full", "bar"], memory),
+        ],
+        ROUNDS,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
