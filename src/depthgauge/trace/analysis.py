@@ -81,7 +81,7 @@ class Analysis:
 
 def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) -> Analysis:
     """Both structural tests, reconciled, and every step read back."""
-    roles = Roles(graph)
+    roles = readings.roles or Roles(graph)
     found = merges(roles)
     rows = streams(roles, found)
     disagreements = [d for stream in rows if (d := _compare(roles, stream))]

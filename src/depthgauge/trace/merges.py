@@ -16,7 +16,6 @@ from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
 
 __all__ = ["Merge", "chain", "find", "local", "merges"]
 
-_LAYER, _BEND = 1, 2
 _LONGEST = 64  # values on a weight-free path, at most
 
 
@@ -181,17 +180,20 @@ def reach(roles: Roles, term: int, low: int) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     todo = [(term, 0)]
-    flow = roles.flow
+    flow, known, weight = roles.flow, roles.weight, roles.weights
     while todo:
         i, state = todo.pop()
-        bit = 1 << state
-        if found.get(i, 0) & bit:
+        seen, bit = found.get(i, 0), 1 << state
+        if seen & bit:
             continue
-        found[i] = found.get(i, 0) | bit
+        found[i] = seen | bit
         below = flow[i]
         if below:
-            state |= (_LAYER if roles.moves(i) else 0) | (_BEND if roles.bends(i) else 0)
-            todo += [(j, state) for j in below if j >= low]
+            own = weight.get(i)
+            state |= known(i) if own is None else own
+            for j in below:
+                if j >= low:
+                    todo.append((j, state))
     return found
 
 

@@ -171,22 +171,27 @@ class _Region:
         places = {i: k for k, i in enumerate(order)}
         learned: dict[int, int] = {}
         rows = []
+        values, calls = self.values, self.roles.graph.calls
         for i in order:
-            value = self.values[i]
-            inputs = []
+            value = values[i]
+            inputs: list[object] = []
             for j in value.inputs:
                 if j in places:
                     inputs.append(places[j])
                 elif j == self.before:
                     inputs.append(-1)
-                elif self.values[j].data:
+                elif values[j].data:
                     inputs.append(self.foreign.get(j, j))
                 else:
-                    inputs.append((learned.setdefault(j, len(learned)), self._begins(value, j)))
-            arguments = tuple(-2 if isinstance(a, Ref) else a for a in value.args)
-            options = tuple(value.options.items()) if value.options else ()
-            kind = self.reader.roles.graph.calls[value.call].type if value.call else ""
-            rows.append((value.name, tuple(inputs), value.shape, value.item, arguments, options, kind))
+                    inputs.append(learned.setdefault(j, len(learned)))
+                    inputs.append(self._begins(value, j))
+            # Numbers of values differ from region to region; how they hang together is above.
+            arguments = tuple(map(_unnumbered, value.args))
+            options = tuple((k, _unnumbered(a)) for k, a in value.options.items())
+            kind = calls[value.call].type
+            rows.append(
+                (value.name, tuple(inputs), value.shape, value.item, arguments, options, kind)
+            )
         try:
             key = (self.values[self.before].shape, len(self.branches), tuple(rows))
             hash(key)
@@ -195,11 +200,15 @@ class _Region:
         return key
 
     def _begins(self, value: Traced, learned: int) -> object:
-        """What a learned factor begins with; a layer's weights and biases do not matter."""
-        if value.kind in ("weights", "contract"):
-            return self.values[learned].shape
+        """What a learned factor begins with; a layer's weights and biases do not matter, and of a
+        norm's gain the first number stands for all."""
+        shape = self.values[learned].shape
+        if value.kind in ("weights", "contract") or len(shape) > 1:
+            return shape
         tensor = self.reader.tensor(learned)
-        return self.values[learned].shape if tensor is None else _uniform(tensor)
+        if tensor is None:
+            return shape
+        return float(tensor.detach().reshape(-1)[0]) if value.kind == "norm" else _uniform(tensor)
 
     # ------------------------------------------------------------------------- the block
 
@@ -779,6 +788,15 @@ class _Region:
 
 
 # ------------------------------------------------------------------------------- helpers
+
+
+def _unnumbered(argument: Any) -> Any:
+    """An argument that can be compared, without the numbers of values in it."""
+    if type(argument) is Ref:
+        return None
+    if isinstance(argument, tuple):
+        return tuple(map(_unnumbered, argument))
+    return str(argument) if isinstance(argument, slice) else argument
 
 
 def _within(calls: Sequence[Any], call: int, outer: int) -> bool:

@@ -97,6 +97,8 @@ class Readings:
         self.own = 0.0
         self._hooked: set[int] = set()
         self._merged = False  # whether a merge was met
+        #: The norm after the latest merge with its version: one tensor, held until the next merge.
+        self._last: tuple[int, Tensor, int] | None = None
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
         self._roles: Roles | None = None
@@ -121,7 +123,7 @@ class Readings:
         found = local(self._roles, [a, b])
         if found is None:
             return False
-        self._merged = True
+        self._merged, self._last = True, None
         skip, stream, branch = (a, x, y) if found == a else (b, y, x)
         self._read(skip, stream)
         return _Sum(skip, _branch(branch, stream) if self._branches else None)
@@ -139,8 +141,18 @@ class Readings:
     # ------------------------------------------------------------------------ other states
 
     def normed(self, value: Value, out: Tensor) -> None:
-        if value.inputs and value.inputs[0] in self.states:
-            self._read(value.index, out)
+        # A norm that follows a merge: a state if it stands on the stream. The next merge shows that,
+        # after the last one it is read when the pass has ended.
+        if value.inputs and value.inputs[0] in self.states and out.requires_grad:
+            self._last = (value.index, out, out._version)
+
+    def ended(self) -> None:
+        """The forward pass is over."""
+        if self._last is not None:
+            index, out, version = self._last
+            if out._version == version:
+                self._read(index, out)
+            self._last = None
 
     def entering(self, value: Value, x: Tensor) -> None:
         # Where there is a stream its merges show the states; inside branches nobody asks for them.
@@ -235,6 +247,12 @@ class Readings:
         start = perf_counter()
         self.gradients[index] = numbers(g, self._gradient)
         self.own += perf_counter() - start
+
+    @property
+    def roles(self) -> Roles | None:
+        """What was found out about the graph while it grew, if none of it may have changed."""
+        graph = self._graph
+        return self._roles if graph and not any(value.blind for value in graph.values) else None
 
     def state(self, index: int) -> dict[str, float]:
         return _named(self._state, self.states.get(index))
@@ -358,13 +376,19 @@ def _branch(branch: Tensor, stream: Tensor) -> Numbers:
         root = math.sqrt(b64.numel())
         over, under = torch.linalg.vector_norm(b64), torch.linalg.vector_norm(s64)
         return torch.stack([over / root, over / under, b64.dot(s64) / over / under])
-    ((upper,), (lower,)) = (numbers(x, ("rms",)) for x in (b, s))
+    x, y = b[0].numpy(), s[0].numpy()
+    upper, lower = float(x.dot(x)) / x.size, float(y.dot(y)) / x.size
+    low = 1e-30 if x.itemsize == 4 else 1e-290
+    if low < upper < math.inf and low < lower < math.inf:
+        upper, lower = math.sqrt(upper), math.sqrt(lower)
+        cosine = float(x.dot(y)) / x.size / (upper * lower)
+        return [upper, upper / lower, cosine]
+    ((upper,), (lower,)) = (numbers(t, ("rms",)) for t in (b, s))
     ratio = upper / lower if lower else math.nan if not upper else math.inf
-    size = upper * lower
-    product = float(b[0].numpy().dot(s[0].numpy())) / b.shape[1]
-    if not (1e-30 < size < 1e30) and 0 < upper < math.inf and 0 < lower < math.inf:
-        product, size = ((b.double() / upper) * (s.double() / lower)).mean().item(), 1.0
-    return [upper, ratio, product / size if size else math.nan]
+    cosine = math.nan
+    if 0 < upper < math.inf and 0 < lower < math.inf:
+        cosine = ((b.double() / upper) * (s.double() / lower)).mean().item()
+    return [upper, ratio, cosine]
 
 
 def _dead(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:

@@ -41,6 +41,7 @@ class Roles:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.values = graph.values
+        self.weights: dict[int, int] = {}  # filled by ``weight``
         self._norms: dict[int, int | None] = {}
         self._layers: dict[int, int] = {}
         self._back: dict[int, tuple[Step, ...]] = {}
@@ -107,6 +108,11 @@ class Roles:
         several = len(self.moving(value.inputs)) > 1
         squared = value.kind == "product" and len(value.inputs) != len(set(value.inputs))
         return value.kind in ("product", "contract") and (several or squared)
+
+    def weight(self, i: int) -> int:
+        """What lies on a path through value ``i``: a weight layer or mixing (1), a bend (2)."""
+        self.weights[i] = found = (1 if self.moves(i) else 0) | (2 if self.bends(i) else 0)
+        return found
 
     def moving(self, inputs: tuple[int, ...]) -> list[int]:
         """The inputs that depend on the batch and that a gradient comes from."""

@@ -245,6 +245,7 @@ def _backward(
                 f"networks, so return its real and imaginary part"
             )
     graph.outputs = tuple(dict.fromkeys(recorder.find(t) for _, t in outputs))
+    readings.ended()
     for _, tensor in outputs:
         readings.returned(graph.values[recorder.find(tensor)], tensor)
     own = perf_counter() - clock
