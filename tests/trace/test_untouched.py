@@ -438,7 +438,6 @@ class Scene:
     loss: Callable[..., Any] | None = None
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     writes: bool = False  # to parameters, so that their version counts on
-    broken: str = ""
 
     def make(self) -> tuple[nn.Module, Any]:
         """The model with some gradients there and some not, and its batch."""
@@ -459,7 +458,6 @@ def dictionary() -> tuple[nn.Module, dict[str, Any]]:
 
 
 #: Batch norm's kernel writes to its statistics without counting their version on.
-UNCOUNTED = "running_mean and running_var of batch norm are not put back"
 
 NORM = "buffer 'blocks.0.norm.running_mean'", "buffer 'blocks.0.norm.num_batches_tracked'"
 CHANGES = "'blocks.1' calls", "torch random"
@@ -468,7 +466,7 @@ GRADIENTS = ("gradient of parameter 'stem.weight'", "gradient of parameter 'stem
 SCENES = [
     Scene("train", Stack, (*GRADIENTS, *CHANGES)),
     Scene("eval", Stack, (*GRADIENTS, "'blocks.0' calls"), training=False),
-    Scene("batch norm", lambda: Stack(norm=nn.BatchNorm1d), (*NORM, *CHANGES), broken=UNCOUNTED),
+    Scene("batch norm", lambda: Stack(norm=nn.BatchNorm1d), (*NORM, *CHANGES)),
     Scene(
         "batch norm in eval",
         lambda: Stack(norm=nn.BatchNorm1d),
@@ -487,7 +485,6 @@ SCENES = [
         lambda: Stack(Raises(), norm=nn.BatchNorm1d),
         (*NORM, *CHANGES),
         error=r"^the forward pass of 'ends\.0' \(Raises\) raised ValueError: no luck$",
-        broken=UNCOUNTED,
     ),
     Scene(
         "raises going back",
@@ -508,13 +505,11 @@ SCENES = [
         "batch norm in a re-entrant checkpoint",
         lambda: Checkpointed(True, norm=nn.BatchNorm1d),
         (*NORM, *GRADIENTS),
-        broken=UNCOUNTED,
     ),
     Scene(
         "batch norm in a checkpoint",
         lambda: Checkpointed(False, norm=nn.BatchNorm1d),
         (*NORM, *GRADIENTS),
-        broken=UNCOUNTED,
     ),
     Scene(
         "re-entrant checkpoint that raises going back",
@@ -532,66 +527,55 @@ SCENES = [
         "a moving average",
         Average,
         ("buffer 'mean'",),
-        broken="what was computed from detached data is made to require a gradient, and the buffer "
-        "that it is written to keeps that",
     ),
     Scene(
         "a buffer gone",
         Gone,
         ("buffer 'late'", "buffer 'new'", "'' _non_persistent_buffers_set"),
-        broken="the names of buffers outside of the state dict are not put back",
     ),
     Scene("attributes", Attributes, ("'' counter", "'' cache", "'' old", "'' fresh", "'' pair")),
     Scene(
         "a list",
         Listing,
         ("'' seen",),
-        broken="a list that is an attribute keeps what the pass appended",
     ),
     Scene(
         "a dict",
         Table,
         ("'' table",),
-        broken="a dict that is an attribute keeps what the pass put into it",
     ),
     Scene(
         "a tensor attribute",
         Overwritten,
         ("'' memory",),
-        broken="a tensor that is a plain attribute keeps what the pass wrote",
     ),
     Scene(
         "modes",
         Modes,
         ("'blocks.0' training", "requires_grad of parameter 'blocks.1.layer.weight'"),
-        broken="requires_grad of a parameter is not put back",
     ),
     Scene(
         "a hook registered",
         Hooked,
         ("'stem' _forward_pre_hooks",),
-        broken="a hook that the pass registered stays",
     ),
     Scene(
         "decides its scale",
         lambda: Stack(Decided()),
         ("parameter 'ends.0.scale'", "'ends.0' ready"),
         writes=True,
-        broken="a parameter that the pass wrote to is not put back",
     ),
     Scene(
         "a frozen table",
         lambda: Stack(Codebook()),
         ("parameter 'ends.0.codes'",),
         writes=True,
-        broken="a frozen parameter of two axes is not put back",
     ),
     Scene(
         "an embedding with max_norm",
         embedded,
         ("parameter '0.weight'",),
         writes=True,
-        broken="a parameter that the pass wrote to is not put back",
     ),
     Scene("spectral norm", spectral, ("buffer 'stem.parametrizations.weight.0._u'",)),
     Scene("tied embeddings", tied, ("gradient of parameter '0.weight'", "torch random")),
@@ -611,17 +595,8 @@ SCENES = [
 ]
 
 
-def params(scenes: list[Scene], broken: bool = True) -> list[Any]:
-    return [
-        pytest.param(
-            scene,
-            id=scene.name,
-            marks=[pytest.mark.xfail(strict=True, reason=scene.broken)]
-            if broken and scene.broken
-            else [],
-        )
-        for scene in scenes
-    ]
+def params(scenes: list[Scene]) -> list[Any]:
+    return [pytest.param(scene, id=scene.name) for scene in scenes]
 
 
 @pytest.mark.parametrize("scene", params(SCENES))
@@ -644,7 +619,7 @@ def test_a_model_is_exactly_as_it_was(scene: Scene) -> None:
     assert changed == []
 
 
-@pytest.mark.parametrize("scene", params(SCENES, broken=False))
+@pytest.mark.parametrize("scene", params(SCENES))
 def test_a_plain_pass_changes_what_the_scene_is_about(scene: Scene) -> None:
     model, batch = scene.make()
     before = photograph(model, batch)
@@ -665,7 +640,7 @@ def test_a_plain_pass_changes_what_the_scene_is_about(scene: Scene) -> None:
     assert set(scene.touches) <= set(changed), changed
 
 
-@pytest.mark.parametrize("scene", params([s for s in SCENES if not s.error], broken=False))
+@pytest.mark.parametrize("scene", params([s for s in SCENES if not s.error]))
 def test_twice_gives_the_same_numbers(scene: Scene) -> None:
     """Nothing that a first measurement leaves behind reaches a second one."""
     model, batch = scene.make()
@@ -684,7 +659,6 @@ def test_a_hook_after_accumulation_does_not_fire() -> None:
         assert _fired(build) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the backward pass of a re-entrant checkpoint accumulates")
 def test_a_hook_after_accumulation_does_not_fire_in_a_reentrant_checkpoint() -> None:
     assert _fired(lambda: Checkpointed(True)) == 0
 
@@ -722,9 +696,7 @@ def test_an_optimiser_in_a_hook_does_not_step() -> None:
     "reentrant",
     [
         False,
-        pytest.param(
-            True, marks=pytest.mark.xfail(strict=True, reason="its backward pass accumulates")
-        ),
+        pytest.param(True),
     ],
 )
 def test_gradients_of_a_loss_with_parameters_are_not_written(reentrant: bool) -> None:
@@ -808,7 +780,6 @@ def test_a_refused_model_is_left_alone() -> None:
     assert changes(before, photograph(model, batch)) == []
 
 
-@pytest.mark.xfail(strict=True, reason="a buffer made in inference mode has no version to read")
 def test_a_buffer_made_in_inference_mode() -> None:
     """A table of positions that was first needed while generating."""
     torch.manual_seed(0)

@@ -89,8 +89,7 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
     if rows:
         tracks = [_track(roles, stream, found, readings, fallback) for stream in rows]
     else:
-        tracks = [_plain(roles, readings, fallback)]
-        disagreements += _unlinked(roles, tracks[0])
+        tracks = [_plain(roles, readings, fallback, disagreements)]
     reader = Reader(roles, parameters, readings.activations, readings.composites)
     for track in tracks:
         foreign = {
@@ -141,11 +140,8 @@ def _compare(roles: Roles, stream: Stream) -> dict[str, Any] | None:
     }
 
 
-def _unlinked(roles: Roles, track: Track) -> list[dict[str, Any]]:
+def _unlinked(roles: Roles, name: str, on_path: Sequence[int]) -> list[dict[str, Any]]:
     """A model in which the local test finds nothing and path counting a skip."""
-    if not track.steps:
-        return []
-    on_path = states(roles, track.steps[0].before, track.steps[-1].after)
     joined = []
     for before, after in pairwise(on_path):
         terms = roles.moving(roles.values[after].inputs)
@@ -159,7 +155,7 @@ def _unlinked(roles: Roles, track: Track) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "stream": track.stream.name,
+            "stream": name,
             "local_merge": 0,
             "path_counting": len(joined),
             "reported": 0,
@@ -184,7 +180,7 @@ def _track(
     steps: list[Step] = []
     at = stream.links[0].before
     for k, link in enumerate(stream.links):
-        if k and link.broken and link.before != at:
+        if k and link.broken and link.before != at and link.before in readings.states:
             steps += _between(roles, at, link.before, readings)
             at = link.before
         steps.append(Step(at, link.after, link))
@@ -218,7 +214,12 @@ def _between(roles: Roles, before: int, after: int, readings: Readings) -> list[
     return [Step(a, b, None) for a, b in pairwise(places)]
 
 
-def _plain(roles: Roles, readings: Readings, fallback: list[tuple[str, str]]) -> Track:
+def _plain(
+    roles: Roles,
+    readings: Readings,
+    fallback: list[tuple[str, str]],
+    disagreements: list[dict[str, Any]],
+) -> Track:
     """No merge anywhere: the tensors that enter weight layers, where every path runs through them,
     else all of them in the order in which they were made."""
     graph = roles.graph
@@ -229,14 +230,18 @@ def _plain(roles: Roles, readings: Readings, fallback: list[tuple[str, str]]) ->
     source = read[0] if read else end
     on_path = states(roles, source, end)
     kept = [i for i in on_path if i in readings.states or i == end]
-    layers = sum(roles.layers(i) > 0 for i in live)
-    if len(kept) < 3 <= len(read) and len(kept) * 2 < layers:
-        kept = [*read, end]
+    name = _name(roles, kept)
+    joined = _unlinked(roles, name, on_path)
+    disagreements += joined
+    every = sorted({*read, end})
+    if len(kept) < len(every) and (joined or len(kept) < 3 <= len(read)):
+        kept = every
         fallback.append(
             (
-                _name(roles, kept),
-                f"{len(on_path)} tensors lie on every path; the {len(kept)} that enter weight "
-                f"layers are taken for states, in the order in which they were made",
+                name,
+                f"{len(on_path)} tensors lie on every path; the {len(read) - (end in read)} that "
+                f"enter weight layers, and the output, are taken for states, in the order in which "
+                f"they were made",
             )
         )
     kept = sorted(dict.fromkeys(kept))

@@ -23,6 +23,8 @@ def tensors(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 def _items(tree: Any) -> list[tuple[Any, Any]]:
     if isinstance(tree, Mapping):
         return list(tree.items())
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return list(zip(tree._fields, tree, strict=True))
     if isinstance(tree, list | tuple):
         return list(enumerate(tree))
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):

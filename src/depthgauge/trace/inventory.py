@@ -25,6 +25,7 @@ def inventory(model: nn.Module) -> Inventory:
     buffers: list[tuple[str, Tensor]] = []
     seen: set[int] = set()
     todo: list[tuple[str, nn.Module]] = [("", model)]
+    compiled = "_orig_mod"  # the wrapper of a compiled module, which is no part of a path
     while todo:
         path, module = todo.pop()
         if id(module) in seen:
@@ -42,7 +43,7 @@ def inventory(model: nn.Module) -> Inventory:
                 buffers.append((stem + name, buffer))
         if module._modules:
             todo += [
-                (stem + name, child)
+                (path if name == compiled else stem + name, child)
                 for name, child in reversed(module._modules.items())
                 if child is not None
             ]

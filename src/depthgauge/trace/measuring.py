@@ -102,7 +102,7 @@ def _measured(
         width=_width(analysis, first.shape),
         branches=sum(len(track.stream.branches) for track in analysis.tracks),
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
-        dtype=_dtype(held),
+        dtype=_dtype(held, batch),
         batch=_examples(batch),
         seeds=(seed,),
         seed_axis=False,
@@ -232,13 +232,25 @@ def _state(
 ) -> _Row:
     """The state at value ``i``, or where it was read as the one that carries it."""
     at = next((j for j in (i, *others) if j in readings.states), i)
-    value = analysis.graph.values[i]
-    path = value.path if value.kind == "input" else analysis.graph.path(i)
+    path = _place(analysis, i)
     numbers = {
         **{f"state.{k}": v for k, v in readings.state(at).items()},
         **{f"gradient.{k}": v for k, v in readings.gradient(at).items()},
     }
-    return _Row(Site(0, block, path or "input", "state"), numbers)
+    return _Row(Site(0, block, path, "state"), numbers)
+
+
+def _place(analysis: Analysis, i: int) -> str:
+    """The module that made value ``i``; what the model's own forward function made is called after
+    the module whose output it was made of."""
+    graph = analysis.graph
+    at = graph.values[i]
+    while not graph.path(at.index) and at.kind != "input":
+        below = [j for j in at.inputs if graph.values[j].data]
+        if not below:
+            return "input"
+        at = graph.values[max(below)]
+    return graph.path(at.index) or at.path or "input"
 
 
 def _activation(analysis: Analysis, readings: Readings, i: int, block: int) -> _Row:
@@ -369,8 +381,15 @@ def _coverage(
         for v in analysis.graph.values
         if v.kind == "opaque"
     ]
+    reached = analysis.graph.live if not passed.no_backward else set()
     blind = sorted(
-        {analysis.graph.path(v.index) for v in analysis.graph.values if v.blind and v.data} - {""}
+        {
+            analysis.graph.path(v.index)
+            for v in analysis.graph.values
+            # What a checkpoint ran without gradients it runs again, on the way back.
+            if v.blind and v.data and v.floating and v.index not in reached
+        }
+        - {""}
     )
     no_gradient += [(path, "it ran with gradients switched off") for path in blind]
     found = {
@@ -394,8 +413,10 @@ def _width(analysis: Analysis, shape: tuple[int, ...]) -> int:
     return int(shape[1] if images else shape[-1])
 
 
-def _dtype(held: Inventory) -> str:
+def _dtype(held: Inventory, batch: Any) -> str:
+    """That of most parameters; without any, that of the batch."""
     kinds = [p.dtype for _, p in held.parameters if p.is_floating_point()]
+    kinds = kinds or [t.dtype for _, t in tensors(batch) if t.is_floating_point()]
     return dtype_name(max(set(kinds), key=kinds.count)) if kinds else "float32"
 
 

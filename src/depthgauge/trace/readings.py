@@ -141,8 +141,8 @@ class Readings:
     # ------------------------------------------------------------------------ other states
 
     def normed(self, value: Value, out: Tensor) -> None:
-        # A norm that follows a merge: a state if it stands on the stream. The next merge shows that,
-        # after the last one it is read when the pass has ended.
+        # A norm that follows a merge is a state if it stands on the stream. The next merge shows
+        # that; after the last one it is read when the pass has ended.
         if value.inputs and value.inputs[0] in self.states and out.requires_grad:
             self._last = (value.index, out, out._version)
 
@@ -158,6 +158,10 @@ class Readings:
         # Where there is a stream its merges show the states; inside branches nobody asks for them.
         if not self._merged:
             self._read(value.index, x)
+
+    def opened(self, index: int, x: Tensor) -> None:
+        if index in self.states:
+            self._read(index, x)
 
     def returned(self, value: Value, x: Tensor) -> None:
         """What the model returns."""

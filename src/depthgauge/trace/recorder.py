@@ -75,6 +75,10 @@ class Watcher(Protocol):
         """A state for certain: of a recurrent cell."""
         ...
 
+    def opened(self, index: int, x: Tensor) -> None:
+        """Value ``index`` was made where gradients were off, and has one now."""
+        ...
+
     def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
         """A module without weights and children has made ``y`` of ``z``, element by element."""
         ...
@@ -83,7 +87,8 @@ class Watcher(Protocol):
 class Recorder(TorchFunctionMode):
     """Records into ``graph`` while it is entered; ``with recorder: model(...)``.
 
-    ``anchor``: a zero that requires a gradient, added to what a frozen layer makes of the data.
+    ``saved`` is filled with copies of parameters that are about to be written to. ``anchor``: a
+    zero that requires a gradient, added to what a frozen layer makes of the data.
     ``own`` counts the seconds that recording and watching took.
     """
 
@@ -92,8 +97,10 @@ class Recorder(TorchFunctionMode):
         inventory: Inventory,
         watcher: Watcher | None = None,
         anchor: Tensor | None = None,
+        saved: dict[int, tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         super().__init__()
+        self._saved = {} if saved is None else saved
         self.graph = Graph()
         self.own = 0.0
         self.raised: Exception | None = None  # by a function of PyTorch, not by us
@@ -190,6 +197,8 @@ class Recorder(TorchFunctionMode):
                 seen = watcher.activating(args[0], _in_place(func, args, kwargs))
         if name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
             return None  # asks for the gradient that our anchor has given it already
+        if args and isinstance(args[0], Tensor) and _overwrites(func, name, args, kwargs):
+            self._spare(args[1] if name == "embedding" else args[0])
         own = perf_counter() - start
         try:
             out = func(*args, **kwargs)
@@ -247,9 +256,8 @@ class Recorder(TorchFunctionMode):
         value.function, value.item = function, place
         if (
             param and data and not value.grad and value.floating and not value.blind and place < 0
-            and self._anchor is not None and kind not in ("cut", "source")
-            and out.dtype.is_floating_point
-            and not any(values[i].grad and values[i].floating for i in inputs if values[i].data)
+            and self._anchor is not None and kind in _LAYERS and out.dtype.is_floating_point
+            and all(_untaught(values[i]) for i in inputs)
         ):  # fmt: skip
             out = out + self._anchor.to(out)
             value.grad = True
@@ -349,6 +357,15 @@ class Recorder(TorchFunctionMode):
         values.append(value)
         return value
 
+    def _spare(self, tensor: Tensor) -> None:
+        """Keep what a parameter holds before it is written to, directly or by a view of it."""
+        value = self._values[self.find(tensor)]
+        while value.kind in ("shape", "cut") and value.inputs:
+            value = self._values[value.inputs[0]]
+        for kept in self._kept if value.kind == "parameter" else ():
+            if self._known.get(id(kept)) == value.index and id(kept) not in self._saved:
+                self._saved[id(kept)] = (kept, kept.detach().clone())
+
     def _wrote(self, tensor: Tensor, value: Value) -> None:
         """``tensor`` was written over: the tensor that it is a view of has changed too."""
         self._written.add(value.index)
@@ -396,6 +413,8 @@ class Recorder(TorchFunctionMode):
             made = self._values[index]
             if not made.grad and made.blind and tensor.requires_grad:
                 made.grad = True  # made inside a checkpoint or a custom function, which has ended
+                if self._watcher is not None:
+                    self._watcher.opened(index, tensor)
                 if tensor.grad_fn is not None:
                     self._nodes[tensor.grad_fn] = index
             return self._fresh(tensor, index) if self._written else index
@@ -523,6 +542,25 @@ def _summed(values: list[Value], inputs: list[int], shown: list[Any]) -> list[in
         if axis is not None and letters[axis % len(stack.shape)] == numbers not in right:
             return list(stack.inputs)
     return []
+
+
+def _untaught(value: Value) -> bool:
+    """Whether no gradient was to be expected of an input: a parameter, numbers that stand for
+    words, the batch itself. What a cut has left without one stays so."""
+    return not value.floating or not value.data or value.kind == "input"
+
+
+def _overwrites(function: Any, name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a function writes to its first tensor (an embedding with a largest norm: to its
+    table)."""
+    if name == "embedding":
+        bounded = len(args) > 3 and args[3] is not None
+        return len(args) > 1 and (bounded or "max_norm" in kwargs)
+    own = getattr(function, "__name__", "")
+    if name == "setitem" or (name == "data" and len(args) == 2):
+        return True
+    operator = own.startswith("__i") and name != own  # __iadd__
+    return operator or (own.endswith("_") and not own.endswith("__"))
 
 
 def _in_place(function: Any, args: Any, kwargs: Any) -> bool:

@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
             model = inner
         else:
             break
-    if any("_orig_mod" in name.split(".") for name, _ in model.named_modules()):
+    if any("_orig_mod" in m._modules for m in model.modules()):
         notes.append("compiled submodules ran uncompiled: hooks do not fire in compiled code")
     elif any(getattr(m, "_compiled_call_impl", None) for m in model.modules()):
         notes.append("modules compiled in place ran uncompiled: hooks do not fire in compiled code")
@@ -106,6 +107,9 @@ def _eager() -> Iterator[None]:
     """Functions run as they are written: nothing compiled, scripts operation by operation."""
     with ExitStack() as stack:
         stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
+        stack.enter_context(warnings.catch_warnings())
+        # Compiled modules run uncompiled here, with our hooks.
+        warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there")
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -153,20 +157,48 @@ def _run(
     seed: int,
     start: float,
 ) -> Pass:
-    with untouched(held), torch.inference_mode(False), torch.enable_grad():
-        try:
-            found = _forward(model, held, batch, readings, True)
-        except ModelError as error:
-            # Some models refuse a batch that requires a gradient; most that raise do so anyway.
-            if not any(t.is_floating_point() for _, t in tensors(batch)):
-                raise
-            try:
-                readings.forget()
-                found = _forward(model, held, batch, readings, False)
-            except ModelError:
-                raise error from error.__cause__
-            found.note = f"the gradient at the input: {error.__cause__}"
+    try:
+        return _attempt(model, held, batch, loss, readings, seed, start, "")
+    except _Refused as refused:
+        # Some models refuse a batch that requires a gradient; most that raise do so anyway.
+        first = refused.error
+    if not any(t.is_floating_point() for _, t in tensors(batch)):
+        raise first from first.__cause__
+    readings.forget()
+    note = f"the gradient at the input was not measured: {_one_line(first.__cause__)}"
+    try:
+        return _attempt(model, held, batch, loss, readings, seed, start, note)
+    except _Refused:
+        raise first from first.__cause__
+
+
+def _attempt(
+    model: nn.Module,
+    held: Inventory,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    readings: Readings,
+    seed: int,
+    start: float,
+    note: str,
+) -> Pass:
+    """One pass; the batch carries a gradient unless a ``note`` says why it does not."""
+    with untouched(held) as saved, torch.inference_mode(False), torch.enable_grad():
+        found = _forward(model, held, batch, readings, saved, not note)
+        found.note = note
         return _backward(held, batch, loss, readings, seed, found, start)
+
+
+class _Refused(Exception):
+    """The forward pass raised; ``error`` says where."""
+
+    def __init__(self, error: ModelError) -> None:
+        self.error = error
+
+
+def _one_line(error: object) -> str:
+    """The first line of an error's message."""
+    return str(error).strip().partition("\n")[0].strip() or "no message"
 
 
 def _ours(error: BaseException) -> bool:
@@ -188,11 +220,16 @@ class _Forward:
 
 
 def _forward(
-    model: nn.Module, held: Inventory, batch: Any, readings: Readings, lift: bool
+    model: nn.Module,
+    held: Inventory,
+    batch: Any,
+    readings: Readings,
+    saved: dict[int, tuple[Tensor, Tensor]],
+    lift: bool,
 ) -> _Forward:
     start = perf_counter()
     anchor = torch.zeros((), requires_grad=True)
-    recorder = Recorder(held, readings, anchor)
+    recorder = Recorder(held, readings, anchor, saved)
 
     def given(x: Tensor) -> Tensor:
         if lift and x.is_floating_point():
@@ -213,10 +250,12 @@ def _forward(
         path = f"'{where.path}' ({where.type})" if where.path else f"the model ({where.type})"
         if not where.type:
             path = f"the model ({type(model).__name__})"
-        said = str(error).strip().split("\n")[0] or "no message"
-        raise ModelError(
-            f"the forward pass of {path} raised {type(error).__name__}: {said}", where.path
-        ) from error
+        made = ModelError(
+            f"the forward pass of {path} raised {type(error).__name__}: {_one_line(error)}",
+            where.path,
+        )
+        made.__cause__ = error
+        raise _Refused(made) from error
     return _Forward(output, recorder, anchor, setup)
 
 
@@ -261,8 +300,9 @@ def _backward(
         try:
             gradients = _gradients(total, [found.anchor, *given], graph)
         except Exception as error:
-            said = str(error).strip().split("\n")[0]
-            raise ModelError(f"the backward pass raised {type(error).__name__}: {said}") from error
+            raise ModelError(
+                f"the backward pass raised {type(error).__name__}: {_one_line(error)}"
+            ) from error
         missing = [n for (n, _), g in zip(parameters, gradients[1:], strict=True) if g is None]
         del gradients
     clock = perf_counter()
@@ -283,30 +323,50 @@ def _backward(
 
 def _gradients(total: Tensor, leaves: list[Tensor], graph: Graph) -> list[Tensor | None]:
     """Gradients of ``total``, written to no tensor's ``.grad``."""
-    if any(value.blind for value in graph.values) and _reentrant(total):
-        # A re-entrant checkpoint runs its own backward, which needs .grad; it is put back.
-        held = [leaf.grad for leaf in leaves]
-        try:
-            for leaf in leaves:
-                leaf.grad = None
-            total.backward()  # type: ignore[no-untyped-call]
-            return [leaf.grad for leaf in leaves]
-        finally:
-            for leaf, grad in zip(leaves, held, strict=True):
-                leaf.grad = grad
+    if any(value.blind for value in graph.values):
+        reached, reentrant = _leaves(total)
+        if reentrant:
+            return _through_grad(total, leaves, reached)
     return list(torch.autograd.grad(total, leaves, allow_unused=True))
 
 
-def _reentrant(total: Tensor) -> bool:
+def _through_grad(
+    total: Tensor, leaves: list[Tensor], reached: list[Tensor]
+) -> list[Tensor | None]:
+    """A re-entrant checkpoint runs a backward pass of its own, which needs ``.grad``: that of every
+    leaf is put back afterwards, and hooks that act on it (an optimiser in the pass) do not fire."""
+    every = list({id(leaf): leaf for leaf in (*leaves, *reached)}.values())
+    held = [(leaf, leaf.grad) for leaf in every]
+    tables = [t for leaf in every if (t := leaf._post_accumulate_grad_hooks)]
+    hooks = [(table, dict(table)) for table in tables]
+    try:
+        for leaf in every:
+            leaf.grad = None
+        for table in tables:
+            table.clear()
+        total.backward()  # type: ignore[no-untyped-call]
+        return [leaf.grad for leaf in leaves]
+    finally:
+        for leaf, grad in held:
+            leaf.grad = grad
+        for table, content in hooks:
+            table.update(content)
+
+
+def _leaves(total: Tensor) -> tuple[list[Tensor], bool]:
+    """The leaves of a graph, and whether there is a re-entrant checkpoint in it."""
     seen, todo = set(), [total.grad_fn]
+    leaves: list[Tensor] = []
+    reentrant = False
     while todo:
         node = todo.pop()
         if node is not None and node not in seen:
-            if type(node).__name__ == "CheckpointFunctionBackward":
-                return True
             seen.add(node)
+            reentrant = reentrant or type(node).__name__ == "CheckpointFunctionBackward"
+            if (leaf := getattr(node, "variable", None)) is not None:
+                leaves.append(leaf)
             todo += [n for n, _ in node.next_functions]
-    return False
+    return leaves, reentrant
 
 
 def _total(
@@ -365,15 +425,25 @@ def _fresh(graph: Graph, only: set[int]) -> bool:
 
 def _loss(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
     try:
-        several = len(inspect.signature(loss).parameters) > 1
-    except (TypeError, ValueError):
-        several = False
-    try:
-        value = loss(output, batch) if several else loss(output)
+        value = loss(output, batch) if _takes_two(loss) else loss(output)
     except Exception as error:
-        said = str(error).strip().split("\n")[0]
-        raise ModelError(f"the loss raised {type(error).__name__}: {said}") from error
+        raise ModelError(f"the loss raised {type(error).__name__}: {_one_line(error)}") from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise TargetError(f"the loss returned {came}, expected a tensor with one number")
     return value.sum()
+
+
+def _takes_two(loss: Callable[..., Any]) -> bool:
+    """Whether a loss asks for the batch too: a second argument by position, without a default."""
+    function = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    wanted = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    return len(wanted) > 1

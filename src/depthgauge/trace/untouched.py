@@ -1,67 +1,136 @@
 """A model exactly as it was: buffers, module attributes, modes and random numbers put back.
 
-Gradients are never written (``torch.autograd.grad`` returns them), parameters are only read. What
-a forward pass changes by itself (running statistics, counters, caches, the generators) is put back
-when the block ends, also after an exception.
+Gradients are never written (``torch.autograd.grad`` returns them). What a forward pass changes by
+itself (running statistics, counters, caches, lists, hooks, flags, the generators) is put back when
+the block ends, also after an exception. A parameter that the model writes to is copied before the
+first write, by the recorder that sees it coming.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from depthgauge.trace.inventory import Inventory
 
 __all__ = ["untouched"]
 
+_CONTAINERS: Final = (dict, list, set)
+#: What PyTorch's own layers might find changed by the module around them.
+_TABLES: Final = (
+    "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks",
+    "_backward_hooks", "_backward_pre_hooks", "_non_persistent_buffers_set",
+)  # fmt: skip
+
 
 @contextmanager
-def untouched(held: Inventory) -> Iterator[None]:
-    """While it lasts the model may run; afterwards it is as before."""
+def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
+    """While it lasts the model may run; afterwards it is as before.
+
+    Gives a table for copies of parameters that are about to be written to, by their ids:
+    ``(parameter, what it held)``.
+    """
     modules = [
-        (module.__dict__, module.__dict__.copy())
+        _attributes(module)
         for _, module in held.modules
         if not isinstance(module, torch.jit.ScriptModule)
     ]
-    tables = [
-        (table, table.copy())
-        for attributes, _ in modules
-        for table in (attributes["_parameters"], attributes["_buffers"])
-        if table
-    ]
-    written = [(b, b._version, b.detach().clone()) for b in _written(held)]
+    flags = [(p, p.requires_grad) for _, p in held.parameters]
+    tensors = [b for _, b in held.buffers]
+    tensors += [t for now, _, _ in modules for t in now.values() if type(t) is Tensor]
+    written = [(t, t.detach().clone()) for t in tensors if t.layout == torch.strided]
     generators = _generators()
+    own = [_state(part) for now, _, _ in modules for part in now.values() if _draws(part)]
+    saved: dict[int, tuple[Tensor, Tensor]] = {}
     try:
-        yield
+        yield saved
     finally:
-        for now, before in (*modules, *tables):
+        for now, before, containers in modules:
             if not _same(now, before):
                 now.clear()
                 now.update(before)
+            for container, content in containers:
+                _refill(container, content)
+        for parameter, wanted in flags:
+            if parameter.requires_grad != wanted and parameter.is_leaf:
+                parameter.requires_grad_(wanted)
         with torch.no_grad():
-            for buffer, version, values in written:
-                if buffer._version != version:
-                    buffer.copy_(values)
+            for tensor, values in written:
+                # Kernels that keep statistics do not count as writes, so the values decide.
+                if tensor.requires_grad and tensor.grad_fn is not None:
+                    tensor.detach_()
+                if not torch.equal(tensor, values):
+                    _write(tensor, values)
+            for tensor, values in saved.values():
+                _write(tensor, values)
         _put_back(generators)
+        for put_back, state in own:
+            put_back(state)
 
 
-def _same(now: dict[str, Any], before: dict[str, Any]) -> bool:
+def _draws(part: Any) -> bool:
+    return isinstance(part, torch.Generator | np.random.Generator | random.Random)
+
+
+def _state(part: Any) -> tuple[Callable[[Any], None], Any]:
+    """A generator's state, and what puts it back."""
+    if isinstance(part, torch.Generator):
+        return part.set_state, part.get_state()  # type: ignore[return-value]
+    if isinstance(part, random.Random):
+        return part.setstate, part.getstate()
+    return (lambda state: setattr(part.bit_generator, "state", state)), part.bit_generator.state
+
+
+def _attributes(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]:
+    """A module's attributes, a copy of them, and copies of the containers among them."""
+    now = module.__dict__
+    own = type(module).__module__.startswith("torch.nn.modules")
+    looked = (now[name] for name in _TABLES if name in now) if own else now.values()
+    containers: list[tuple[Any, Any]] = []
+    for part in looked:
+        if isinstance(part, _CONTAINERS):
+            _keep(part, containers)
+    return now, now.copy(), containers
+
+
+def _keep(container: Any, kept: list[tuple[Any, Any]], depth: int = 0) -> None:
+    """Copies of a container and of those in it. Most are empty; what an empty one has gained needs
+    no copy to be seen."""
+    kept.append((container, container.copy() if container else None))
+    if container and depth < 8 and not isinstance(container, set):
+        for part in container.values() if isinstance(container, dict) else container:
+            if isinstance(part, _CONTAINERS):
+                _keep(part, kept, depth + 1)
+
+
+def _refill(container: Any, content: Any) -> None:
+    if content is None:
+        if container:
+            container.clear()
+    elif not _same(container, content):
+        container.clear()
+        container.extend(content) if isinstance(container, list) else container.update(content)
+
+
+def _same(now: Any, before: Any) -> bool:
     try:
-        return now == before  # the same objects are equal without being compared
+        return bool(now == before)  # the same objects are equal without being compared
     except Exception:  # two different tensors have no truth
         return False
 
 
-def _written(held: Inventory) -> list[Tensor]:
-    """What a forward pass may write to: buffers, and small parameters that nobody trains."""
-    frozen = [p for _, p in held.parameters if not p.requires_grad and p.dim() <= 1]
-    return [b for b in (*(b for _, b in held.buffers), *frozen) if b.layout == torch.strided]
+def _write(tensor: Tensor, values: Tensor) -> None:
+    if tensor.is_inference():
+        with torch.inference_mode():
+            tensor.copy_(values)
+    else:
+        tensor.data.copy_(values)
 
 
 def _generators() -> tuple[Any, ...]:
