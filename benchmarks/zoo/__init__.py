@@ -17,10 +17,14 @@ An expectation is read off the model's source, by a person, before the tool is r
   branch's first weight layer; ``inner``: between weight layers (also on queries and keys); ``out``:
   between the last weight layer and the sum; ``stream``: on the stream itself, between a merge and
   the place where the next one takes its skip, with no weight layer there. The norm after the
-  embedding and the final norm of a pre-norm stack are none of these.
+  embedding and the final norm of a pre-norm stack are none of these. Where branch and projection
+  both read the normed stream (the first block of a stage of a pre-activation ResNet) it is ``in``:
+  two expectations that had called it ``stream`` were changed when this sentence was added.
 * A stream begins at its first tensor (an embedding, a stem) and may have several ``segments`` where
   it is broken by layers without a skip. An encoder and a decoder are two streams. The streams are
   in the order in which their first merges run.
+* ``m``, where it is given, counts an attention as its values and its output projection, 2 in
+  series; a profile's own ``m`` counts 4, queries and keys too, as Fixup does.
 * A model without a merge has one stream of 0 branches and skip ``"none"``.
 """
 

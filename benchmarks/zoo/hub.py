@@ -469,7 +469,7 @@ _IMAGES = (
     Model(
         "bit",  # a stage's first skip starts behind the norm; the kernels are standardised too
         _hub("BitModel", _image, **_CONV, num_groups=2),
-        (_pre(4, "inner", "stream", skip="mixed", projected=2, m=(3,) * 4, segments=1),),
+        (_pre(4, "inner", skip="mixed", projected=2, m=(3,) * 4, segments=1),),
     ),
     Model(
         "convnext",

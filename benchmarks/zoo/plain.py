@@ -930,10 +930,10 @@ MODELS: tuple[Model, ...] = (
         (Stream(6, ("inner", "out"), "mixed", projected=3, m=(3,) * 6, segments=1),),
     ),
     Model(
-        # The norm before a projected skip stands between a merge and the fork: on the stream.
+        # Branch and projection of a stage's first block both read the normed stream.
         "resnet_preactivation",
         lambda: (resnet(PreActivation, stem_norm=False), images()),
-        (Stream(6, ("in", "inner", "stream"), "mixed", projected=2, m=(2,) * 6, segments=1),),
+        (Stream(6, ("in", "inner"), "mixed", projected=2, m=(2,) * 6, segments=1),),
     ),
     Model(
         "resnet_preactivation_isotropic",
