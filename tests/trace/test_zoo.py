@@ -1,4 +1,4 @@
-"""Every model of the zoo: the streams that its definition says, or an answer that admits why not."""
+"""Every model of the zoo: the streams of its definition, or an answer that admits why not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.zoo import Model
-from benchmarks.zoo.compare import ALWAYS, differences, found
+from benchmarks.zoo.compare import ALWAYS, differences
 from depthgauge import Profile, measure
 
 FILES = ("plain", "oddities", "hub", "x_transformers_models", "further", "further_hub")

@@ -100,7 +100,8 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
         }
         for step in track.steps:
             terms = step.link.merge.branches if step.link else ()
-            step.equation = reader.read(step.before, step.after, foreign, terms)
+            source = track.steps[0].before
+            step.equation = reader.read(step.before, step.after, foreign, terms, source)
         track.folds = folded([step.equation.block for step in track.steps if step.equation])
     return Analysis(roles, found, tracks, disagreements, fallback)
 

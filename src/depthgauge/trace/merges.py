@@ -8,6 +8,8 @@ through weights itself, linearly, is a projected skip when the other bends the s
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
@@ -43,7 +45,8 @@ def merges(roles: Roles) -> list[Merge]:
     """Every merge of the graph, also those inside branches, in forward order."""
     live = roles.graph.live
     places = [i for i in roles.sums + _cells(roles) if i in live]
-    found = [merge for i in places if (merge := find(roles, i))]
+    injected = _injected(roles, places)
+    found = [merge for i in places if (merge := find(roles, i, injected))]
     if not any(roles.values[i].shape for i in roles.graph.outputs):
         found = [merge for merge in found if not _compares(roles, merge)]
     gone = {i for merge in found for i in merge.absorbed}
@@ -70,12 +73,31 @@ def _cells(roles: Roles) -> list[int]:
     return [v.index for v in roles.values if v.kind == "cell"]
 
 
-def find(roles: Roles, i: int, flatten: bool = True) -> Merge | None:
-    """The merge at value ``i``, or None; without ``flatten`` of its own two terms alone."""
+def _injected(roles: Roles, sums: Collection[int]) -> set[int]:
+    """Tensors that are added again at several places where the stream is added too: ``h0`` in
+    ``h = 0.9 h + W(h) + 0.1 h0``. At one place it would be a long skip."""
+    places = set(sums)
+    met: Counter[int] = Counter()
+    for i in sums:
+        roots = set()
+        for node, _ in _flat(roles, i, []):
+            back = chain(roles, node)
+            bare = [t for t in back if t in places and t != i]
+            last = min(back)
+            roots.add(max(bare) if bare else last if roles.values[last].kind == "input" else -1)
+        roots.discard(-1)
+        if len(roots) > 1:
+            met.update(roots)
+    return {root for root, times in met.items() if times > 1}
+
+
+def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
+    """The merge at value ``i``, or None. A tensor among ``injected`` is its skip only if no other
+    is."""
     if roles.values[i].kind == "cell":
         return _cell(roles, i)
     absorbed: list[int] = []
-    terms = _flat(roles, i, absorbed) if flatten else roles.terms(i)
+    terms = _flat(roles, i, absorbed)
     terms = list(dict(reversed(terms)).items())[::-1] if terms else []
     if len(terms) < 2:
         return None
@@ -88,10 +110,14 @@ def find(roles: Roles, i: int, flatten: bool = True) -> Merge | None:
         for n, c in chains.items()
         if (_size(roles, n) >= whole or roles.values[n].item == GRAFTED) and not _table(roles, n)
     }
-    found = _skip(roles, nodes, bearing) or _projection(roles, nodes)
+    found = None
+    if injected and (own := {n: c for n, c in bearing.items() if not set(c) & set(injected)}):
+        found = _skip(roles, [n for n in nodes if n in own or n not in bearing], own)
+    found = found or _skip(roles, nodes, bearing) or _projection(roles, nodes)
     if found is None:
         return None
     skip, root, kind, reaches = found
+    reaches |= {n: reach(roles, n, root) for n in nodes if n not in reaches}
     coefficient = dict(terms)[skip]
     groups = _groups(roles, [n for n in nodes if n != skip], root, reaches)
     if not groups:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from depthgauge.equation.functions import ACTIVATIONS, NORMS
@@ -27,6 +26,7 @@ from depthgauge.equation.nodes import (
     Constant,
     Convolution,
     Dropout,
+    Initial,
     LearnedGain,
     LearnedScalar,
     Let,
@@ -100,13 +100,15 @@ class Reader:
         after: int,
         foreign: Mapping[int, str],
         branches: Sequence[Sequence[int]] = (),
+        initial: int = -1,
     ) -> Equation:
         """``h = ...`` for the value ``after``, with ``before`` as ``h``.
 
         ``foreign`` names values of other streams, which are leaves. ``branches``: the terms that a
-        merge adds, each of which is hidden as a whole where little of it can be said.
+        merge adds, each of which is hidden as a whole where little of it can be said. ``initial``
+        is the stream's first tensor, ``h0``.
         """
-        region = _Region(self, before, after, foreign, branches)
+        region = _Region(self, before, after, foreign, branches, initial)
         key = region.key()
         if key not in self._known:
             block = region.block()
@@ -127,8 +129,9 @@ class _Region:
         after: int,
         foreign: Mapping[int, str],
         branches: Sequence[Sequence[int]],
+        initial: int,
     ) -> None:
-        self.branches = branches
+        self.branches, self.initial = branches, initial
         self.reader, self.roles = reader, reader.roles
         self.values, self.flow = reader.roles.values, reader.roles.flow
         self.before, self.after, self.foreign = before, after, foreign
@@ -145,7 +148,7 @@ class _Region:
         todo = [self.after]
         while todo:
             i = todo.pop()
-            if i in found or i == self.before or i in self.foreign:
+            if i in found or i in (self.before, self.initial) or i in self.foreign:
                 continue
             found.add(i)
             todo += [j for j in self.values[i].inputs if self._carries(j)]
@@ -153,7 +156,7 @@ class _Region:
 
     def _carries(self, i: int) -> bool:
         value = self.values[i]
-        return value.data and value.floating and i >= self.before
+        return value.data and value.floating and (i >= self.before or i == self.initial)
 
     def _state_width(self) -> tuple[int, int]:
         shape = self.values[self.before].shape
@@ -178,8 +181,8 @@ class _Region:
             for j in value.inputs:
                 if j in places:
                     inputs.append(places[j])
-                elif j == self.before:
-                    inputs.append(-1)
+                elif j == self.before or j == self.initial:
+                    inputs.append(-1 if j == self.before else -2)
                 elif values[j].data:
                     inputs.append(self.foreign.get(j, j))
                 else:
@@ -286,6 +289,8 @@ class _Region:
     def value(self, i: int) -> Value:
         if i == self.before:
             return State()
+        if i == self.initial:
+            return Initial()
         if i in self.foreign:
             return Opaque(self.foreign[i])
         if i not in self._memo:
@@ -409,6 +414,9 @@ class _Region:
             if name == "rsub":
                 a, b = b, a
             sign = -1 if name in ("sub", "subtract", "isub", "rsub") else 1
+            offset = isinstance(b, LearnedGain) and sign > 0 and alpha == 1
+            if offset and isinstance(a, Norm) and dict(a.options).get("bias") is False:
+                return replace(a, options=_with(a.options, bias=True))
             return self._ordered(a, _scaled(sign * alpha, b))
         if name in ("addmm", "baddbmm", "stack", "sum", "index_add", "scatter_add", "addcmul"):
             terms = self.roles.terms(i)
@@ -433,8 +441,11 @@ class _Region:
 
     @staticmethod
     def _ordered(a: Value, b: Value) -> Value:
-        """A sum in which the stream stands first, whichever operand of the function it was."""
-        return Add(b, a) if _carried(b) and not _carried(a) else Add(a, b)
+        """A sum in which the stream stands first, whichever operand of the function it was, or a
+        number that something is taken from."""
+        taken = isinstance(b, Constant) and isinstance(a, Scale)
+        turned = taken or (_carried(b) and not _carried(a)) or (_known(a) and not _known(b))
+        return Add(b, a) if turned else Add(a, b)
 
     @staticmethod
     def _two(value: Traced) -> tuple[Any, Any]:
@@ -448,11 +459,7 @@ class _Region:
     def _operand(self, operand: Any) -> Value:
         if isinstance(operand, Ref):
             value = self.values[operand]
-            if not value.data and value.kind == "parameter":
-                return self._parameter(value)
-            if not value.data and value.kind not in ("parameter", "shape"):
-                raise _Unsayable(int(operand), value.path or value.name)
-            return self.value(operand)
+            return self.value(operand) if value.data else self._learned(value)
         if isinstance(operand, int | float):
             return Constant(Number(float(operand)))
         raise _Unsayable(self.after, "an operand that is no tensor")
@@ -483,19 +490,26 @@ class _Region:
         for x, factor in ((left, right), (right, left)):
             inner = self.values[factor]
             if not inner.data:
-                found, of = self._factor(inner), self.value(x)
+                found, of = self._learned(inner), self.value(x)
                 if isinstance(found, LearnedGain) and isinstance(of, Norm) and _ungained(of):
                     return replace(of, options=_with(of.options, gain=found.initial))
                 return Product(found, of)
         return Product(self.value(left), self.value(right))
 
-    def _factor(self, value: Traced) -> Value:
-        at = value
-        while at.kind == "shape" and len(at.inputs) == 1:
-            at = self.values[at.inputs[0]]
-        if at.kind == "parameter":
-            return self._parameter(at)
-        raise _Unsayable(value.index, at.path or at.name)
+    def _learned(self, value: Traced) -> Value:
+        """A value of parameters alone: a learned number, a gain, or a product of those."""
+        if value.kind == "parameter":
+            return self._parameter(value)
+        if value.kind == "shape" and len(value.inputs) == 1:
+            return self._learned(self.values[value.inputs[0]])
+        if value.kind == "product" and len(value.inputs) == 2 and "div" not in value.name:
+            left, right = (self._learned(self.values[j]) for j in value.inputs)
+            return Product(left, right)
+        numbers = [a for a in value.args if isinstance(a, int | float) and not isinstance(a, Ref)]
+        if value.kind == "product" and len(value.inputs) == 1 and len(numbers) == 1:
+            number = 1 / numbers[0] if "div" in value.name else numbers[0]
+            return _scaled(number, self._learned(self.values[value.inputs[0]]))
+        raise _Unsayable(value.index, value.path or value.name)
 
     # --------------------------------------------------------------------------- layers
 
@@ -562,7 +576,14 @@ class _Region:
         kernel = weight.shape[-1] if weight.shape else 0
         stride, dilation = _square(given.get("stride", 1)), _square(given.get("dilation", 1))
         padding = given.get("padding", 0)
-        kept = padding == "same" or _square(padding) == kernel // 2
+        before = self.values[value.inputs[0]]
+        around = before.args[1] if before.name == "pad" and len(before.args) > 1 else ()
+        circular = (
+            before.options.get("mode", before.args[2] if len(before.args) > 2 else "") == "circular"
+            and set(around) == {kernel // 2}
+            and _square(padding) == 0
+        )
+        kept = circular or padding == "same" or _square(padding) == kernel // 2
         same = weight.shape[-1:] == weight.shape[-2:-1] and kernel % 2 == 1 and kept
         if stride != 1 or dilation != 1 or given.get("groups", 1) != 1 or not same:
             word = f"conv {'x'.join(map(str, weight.shape[2:]))}"
@@ -573,9 +594,11 @@ class _Region:
             ]
             raise _Unsayable(value.index, ", ".join([word, *filter(None, details)]))
         bias = len(value.inputs) > 2
-        x = value.inputs[0]
-        padded = self.values[x]
-        return Convolution(kernel, self.value(padded.index), self._out(weight.shape[0]), None, bias)
+        out = self._out(weight.shape[0])
+        if not circular:
+            return Convolution(kernel, self.value(value.inputs[0]), out, None, bias)
+        inner = self.value(self.values[value.inputs[0]].inputs[0])
+        return Convolution(kernel, inner, out, None, bias, "circular")
 
     # ------------------------------------------------------------------------ attention
 
@@ -623,7 +646,10 @@ class _Region:
             return Opaque(name, (x,), Number(4.0))
         causal = bool(at.options.get("is_causal", len(at.args) > 5 and at.args[5] is True))
         bias = len(value.inputs) > 2
-        return Attention(x, Number(float(heads)), causal, None, None, bias)
+        given = at.options.get("scale", at.args[6] if len(at.args) > 6 else None)
+        usual = isinstance(given, float) and math.isclose(given, shape[-1] ** -0.5)
+        scale = None if given is None or usual else Number(float(given))
+        return Attention(x, Number(float(heads)), causal, scale, None, bias)
 
     def _heads(self, i: int) -> int:
         """Heads before keys were repeated for groups of queries."""
@@ -773,18 +799,40 @@ class _Region:
                 axes = _axes(at) if axes is None else axes
                 length = at.name in ("linalg_vector_norm", "norm", "vector_norm", "linalg_norm")
                 centred = centred or at.name in ("var", "std", "var_mean", "std_mean")
+                under = self.roles.under(at)
+                centred = centred or any(self.roles.centred(j) is not None for j in under)
             for j in self.roles.moving(at.inputs):
                 centred = centred or self.roles.centred(j) is not None
                 if at.kind != "reduce":
                     todo.append(j)
         shape = self.values[x].shape
-        last = axes is not None and [a % len(shape) for a in axes] == [len(shape) - 1]
         if length or axes is None:
             raise _Unsayable(value.index, "norm by length")
-        if not last:
-            raise _Unsayable(value.index, "norm over other axes")
         options: dict[str, Option] = {"eps": Number(eps)} if eps is not None else {}
+        over = sorted(a % len(shape) for a in axes)
+        others = [a for a in range(len(shape)) if a != self.axis]
+        if over == others and centred:
+            return "batchnorm", options
+        if centred and (groups := self._groups(x, over)):
+            return "groupnorm", {"groups": Number(float(groups)), **options}
+        if over != [self.axis]:
+            raise _Unsayable(value.index, "norm over other axes")
         return ("layernorm" if centred else "rmsnorm"), options
+
+    def _groups(self, x: int, over: Sequence[int]) -> int:
+        """The groups that the width was folded into before a norm over one of them, or 0."""
+        at = self.values[x]
+        base = self.roles.centred(x)
+        shape = at.shape if base is None else self.values[base].shape
+        below = self.values[base if base is not None else x]
+        if below.kind != "shape" or not below.inputs:
+            return 0
+        whole, p = self.values[below.inputs[0]].shape, self.axis
+        folded = (*whole[:p], shape[p], -1, *whole[p + 1 :]) if len(shape) > p else ()
+        fits = len(shape) == len(whole) + 1 and all(
+            a == b for a, b in zip(shape, folded, strict=False) if b != -1
+        )
+        return int(shape[p]) if fits and over == list(range(p + 1, len(shape))) else 0
 
 
 # ------------------------------------------------------------------------------- helpers
@@ -816,6 +864,13 @@ def _carried(value: Value) -> bool:
     return isinstance(value, State)
 
 
+def _known(value: Value) -> bool:
+    """A learned number or gain, or a factor of one."""
+    while isinstance(value, Scale):
+        value = value.value
+    return isinstance(value, LearnedScalar | LearnedGain)
+
+
 def _scaled(factor: float, value: Value) -> Value:
     if factor == 1:
         return value
@@ -842,8 +897,10 @@ def _with(options: Options, **changes: Option) -> Options:
 
 def _short(tensor: Tensor) -> float:
     """One number as its own precision writes it: 1e-06, not 9.99999997e-07."""
-    number = tensor.detach().float().reshape(()).numpy()
-    return float(tensor) if tensor.dtype == torch.float64 else float(str(number))
+    number = float(tensor.detach())
+    short = tensor.detach().float().reshape(()).numpy()
+    # A float64 that holds a float32 came from one: 0.7, not 0.699999988.
+    return float(str(short)) if float(short) == number else number
 
 
 def bare(block: Block) -> Block:

@@ -162,7 +162,8 @@ class Roles:
                 dividing = value.name in ("div", "divide", "true_divide", "truediv", "floor_divide")
                 for x, statistic in ((a, b),) if dividing else ((a, b), (b, a)):
                     if (base := self._base(x, statistic)) is not None:
-                        return base
+                        inner = self.centred(base)
+                        return base if inner is None else inner
         return None
 
     def _bounded(self, i: int) -> int | None:
@@ -200,7 +201,7 @@ class Roles:
             return None
         below: set[int] = set()
         for value in reduced:
-            below |= self._under(value)
+            below |= self.under(value)
         own = {x}
         at = x
         for _ in range(6):
@@ -214,7 +215,7 @@ class Roles:
         common = own & below
         return max(common) if common else None
 
-    def _under(self, value: Value) -> set[int]:
+    def under(self, value: Value) -> set[int]:
         """What a statistic is taken of: its input, through squares, casts and centring."""
         found: set[int] = set()
         todo = list(self.moving(value.inputs))

@@ -376,19 +376,43 @@ def _last(roles: Roles, merge: Merge) -> tuple[int, bool, int]:
     """The end of a segment, whether a norm follows on the stream, and the value before it."""
     at, normed, before = merge.value, False, -1
     while True:
+        norm = None if normed else _norm_of(roles, at)
         users = [u for u in roles.graph.consumers[at] if roles.values[u].data]
-        if len(users) != 1:
-            break
-        user = users[0]
-        if roles.norm_of(user) == at and not normed:
-            normed, before = True, at
-        elif (
-            roles.values[user].kind not in ("act", "shape", "drop")
-            or roles.values[user].shape != roles.values[at].shape
-        ):
-            break
-        at = user
-    return at, normed, before if normed else at
+        if norm is not None:
+            normed, before, at = True, at, norm
+        elif len(users) == 1 and _goes_on(roles, at, users[0]):
+            at = users[0]
+        else:
+            return at, normed, before if normed else at
+
+
+def _norm_of(roles: Roles, i: int) -> int | None:
+    """The norm of value ``i``, also one that is written out in several functions, if nothing else
+    reads the value."""
+    near, todo = {i}, [i]
+    found = None
+    while todo and len(near) < 16:
+        for user in roles.graph.consumers[todo.pop()]:
+            if roles.norm_of(user) == i:
+                found = user if found in (None, user) else -1
+            elif user not in near and roles.values[user].kind in _STATISTICS:
+                near.add(user)
+                todo.append(user)
+            elif user not in near:
+                return None
+    return found if found != -1 else None
+
+
+_STATISTICS = ("reduce", "point", "sum", "product", "shape")
+
+
+def _goes_on(roles: Roles, i: int, user: int) -> bool:
+    """Whether the stream goes on in ``user``: active, seen otherwise, or times a number."""
+    value = roles.values[user]
+    if value.shape != roles.values[i].shape:
+        return False
+    number = value.kind == "product" and len(value.inputs) == 1 and not roles.bends(user)
+    return value.kind in ("act", "shape", "drop") or number
 
 
 def _depths(roles: Roles, place: set[int], start: int) -> dict[int, int]:
