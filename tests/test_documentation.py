@@ -1,5 +1,6 @@
 """What the documentation says is run: README blocks, commands, the page of public names."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 
 import depthgauge as dg
 
+#: What Python knows of: a library may have told C's environment of a terminal 80 columns wide.
+ENVIRONMENT = dict(os.environ)
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -19,9 +22,14 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def test_the_python_of_the_readme_runs_and_says_what_its_comments_say() -> None:
-    (code,) = blocks(README, "python")
+    model, code = blocks(README, "python")
+    assert "def build(" in model
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
     )
     assert "1 residual branch, m = 2, pre-norm, identity skip" in done.stdout
     assert "(16, 97)" in done.stdout
@@ -31,19 +39,43 @@ def test_the_python_of_the_readme_runs_and_says_what_its_comments_say() -> None:
 def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     (toml,) = blocks(README, "toml")
     (tmp_path / "spec.toml").write_text(toml)
+    (tmp_path / "my_model.py").write_text(blocks(README, "python")[0])
     commands = [line for line in README.splitlines() if line.startswith("depthgauge ")]
-    assert len(commands) == 3
+    assert len(commands) == 6
     for command in commands:
+        if "package.module" in command:  # stands for a package of the reader's
+            continue
         arguments = shlex.split(command)[1:]
         program = [sys.executable, "-m", "depthgauge", *arguments]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            program, cwd=tmp_path, capture_output=True, text=True, check=False, env=ENVIRONMENT
+        )
         assert done.returncode == 0, done.stderr
         assert "blocks" in done.stdout or '"sites"' in done.stdout
 
 
+def test_the_equation_of_the_readme_is_what_its_model_gives(tmp_path: Path) -> None:
+    (tmp_path / "my_model.py").write_text(blocks(README, "python")[0])
+    command = next(line for line in README.splitlines() if "--arg layers=24" in line)
+    done = subprocess.run(
+        [sys.executable, "-m", "depthgauge", *shlex.split(command)[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
+    )
+    (shown,) = (block for block in blocks(README, "") if block.startswith("24 x"))
+    assert done.stdout.startswith(shown)
+
+
 def test_the_table_of_the_readme_is_what_the_suite_prints() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "depthgauge", "suite"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "depthgauge", "suite"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
     )
     shown = [block for block in blocks(README, "") if block.startswith("configuration")]
     assert len(shown) == 1

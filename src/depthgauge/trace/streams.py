@@ -492,9 +492,14 @@ def _size(roles: Roles, i: int) -> int:
 
 
 def _path(roles: Roles, place: set[int], merge: Merge) -> str:
-    """The smallest module that holds a branch's weight layers."""
-    paths = [roles.graph.path(i) for i in place if roles.moves(i)]
-    return common_path(paths) if paths else roles.graph.path(merge.value)
+    """The smallest module that holds a branch's weight layers; where that is the module of the
+    merge itself, the branch's last layer."""
+    own = roles.graph.path(merge.value)
+    paths = [roles.graph.path(i) for i in sorted(place) if roles.moves(i)]
+    if not paths:
+        return own
+    common = common_path(paths)
+    return paths[-1] if common == own or own.startswith(f"{common}.") or not common else common
 
 
 def _name(roles: Roles, stream: Stream) -> str:
