@@ -94,7 +94,7 @@ def called(model: nn.Module, batch: Any) -> tuple[Counter[str], set[str]]:
 def test_every_site_is_expected_and_seen(depth: int) -> None:
     """One state at first, then an activation, a branch and a state for each block."""
     found = coverage(measure(made(Stack, depth), data()))
-    block = [("relu", "activation"), ("", "branch"), ("", "state")]
+    block = [("relu", "activation"), ("down", "branch"), ("", "state")]
     expected = [("stem", "state")]
     for i in range(depth):
         expected += [(f"blocks.{i}.{name}".rstrip("."), role) for name, role in block]
@@ -127,7 +127,7 @@ def test_seen_counts_what_the_instruments_took(instruments: Any, numbers: dict[s
 
 def test_sites_that_are_left_out_are_not_expected() -> None:
     profile = measure(made(), data(), include=r"blocks\.1")
-    assert paths(coverage(profile)["expected"]) == ["blocks.1.relu", "blocks.1", "blocks.1"]
+    assert paths(coverage(profile)["expected"]) == ["blocks.1.relu", "blocks.1.down", "blocks.1"]
 
 
 def test_a_state_that_no_gradient_reaches_is_seen_with_half_of_its_quantities() -> None:

@@ -201,7 +201,7 @@ def test_an_ordinary_model_is_that_of_the_reference() -> None:
         for b, s in zip(branches, streams, strict=True)
     ]
     assert profile["branch_stream_cosine"] == pytest.approx(cosine, rel=EXACT)
-    assert paths_of(profile, "branch_rms") == list(inner)
+    assert paths_of(profile, "branch_rms") == [f"{p}.down" for p in inner]
     assert paths_of(profile, "dead_fraction") == [f"{p}.act" for p in inner]
 
 
@@ -1496,7 +1496,8 @@ def test_include_and_exclude_choose_sites_by_their_paths() -> None:
     model, x = made(), data()
     every = measure(model, x, square)
     some = measure(model, x, square, include=r"^blocks\.[12]", exclude=r"act$")
-    kept = [s for s in every.sites if s.path in ("blocks.1", "blocks.2")]
+    wanted = ("blocks.1", "blocks.2", "blocks.1.down", "blocks.2.down")
+    kept = [s for s in every.sites if s.path in wanted]
     assert [(s.block, s.path, s.role) for s in some.sites] == [
         (s.block, s.path, s.role) for s in kept
     ]

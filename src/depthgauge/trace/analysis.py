@@ -101,7 +101,8 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
         for step in track.steps:
             terms = step.link.merge.branches if step.link else ()
             source = track.steps[0].before
-            step.equation = reader.read(step.before, step.after, foreign, terms, source)
+            end = step.link.merge.value if step.link else step.after
+            step.equation = reader.read(step.before, step.after, foreign, terms, source, end)
         track.folds = folded([step.equation.block for step in track.steps if step.equation])
     return Analysis(roles, found, tracks, disagreements, fallback)
 

@@ -101,20 +101,22 @@ class Reader:
         foreign: Mapping[int, str],
         branches: Sequence[Sequence[int]] = (),
         initial: int = -1,
+        end: int = -1,
     ) -> Equation:
         """``h = ...`` for the value ``after``, with ``before`` as ``h``.
 
         ``foreign`` names values of other streams, which are leaves. ``branches``: the terms that a
         merge adds, each of which is hidden as a whole where little of it can be said. ``initial``
-        is the stream's first tensor, ``h0``.
+        is the stream's first tensor, ``h0``; ``end`` the sum, after which the stream may go on
+        inside the next module.
         """
-        region = _Region(self, before, after, foreign, branches, initial)
+        region = _Region(self, before, after, foreign, branches, initial, end)
         key = region.key()
         if key not in self._known:
             block = region.block()
             self._known[key] = block, tuple(region.opaque)
         block, opaque = self._known[key]
-        path = common_path(self.roles.graph.path(i) for i in region.inside)
+        path = common_path(self.roles.graph.path(i) for i in region.inside if i <= region.end)
         return Equation(block, path, opaque)
 
     def tensor(self, i: int) -> Tensor | None:
@@ -130,13 +132,16 @@ class _Region:
         foreign: Mapping[int, str],
         branches: Sequence[Sequence[int]],
         initial: int,
+        end: int,
     ) -> None:
         self.branches, self.initial = branches, initial
+        self.end = after if end < 0 else end
         self.reader, self.roles = reader, reader.roles
         self.values, self.flow = reader.roles.values, reader.roles.flow
         self.before, self.after, self.foreign = before, after, foreign
         self.opaque: list[tuple[str, str]] = []
         self.inside = self._between()
+        self.reached = self.roles.graph.ancestors([after], before)
         self.width, self.axis = self._state_width()
         self._memo: dict[int, Value] = {}
         self._hidden: dict[int, tuple[str, set[int]]] = {}  # opaque value -> name, what it hides
@@ -240,11 +245,13 @@ class _Region:
             self._hidden[end] = (f"{self._type(found.at)} branch", members)
             return
         call = self.values[found.at].call
-        outer = self.values[self.after].call
-        while call not in (outer, 0, -1):
+        while call > 0:
             members = {i for i in self.inside if _within(graph.calls, self.values[i].call, call)}
+            if self.end in members:
+                break  # hiding this module would hide the sum, and with it the skip
             ends = [i for i in members if self._leaves(i, members)]
-            if len(ends) == 1 and ends[0] not in self._hidden:
+            hidden = self._hidden.get(ends[0], ("", set()))[1] if ends else set()
+            if len(ends) == 1 and len(hidden) < len(members):
                 single = sum(self.values[i].kind not in ("shape", "drop") for i in members) == 1
                 name = found.name if single else graph.calls[call].type
                 self._hidden[ends[0]] = (name, members)
@@ -259,8 +266,11 @@ class _Region:
             for term in terms:
                 inside = self.roles.graph.ancestors([term], self.before + 1)
                 inside &= self.inside
-                if at in inside and term not in self._hidden:
-                    return term, {i for i in inside if i == term or not self._leads(i)}
+                members = {i for i in inside if i == term or not self._leads(i)}
+                # What carries no gradient, a constant, is in no branch by its values.
+                known = at in inside or at not in self.reached
+                if known and len(self._hidden.get(term, ("", set()))[1]) < len(members):
+                    return term, members
         return None
 
     def _leads(self, i: int) -> bool:
@@ -459,7 +469,8 @@ class _Region:
     def _operand(self, operand: Any) -> Value:
         if isinstance(operand, Ref):
             value = self.values[operand]
-            return self.value(operand) if value.data else self._learned(value)
+            known = value.data or operand in self._hidden
+            return self.value(operand) if known else self._learned(value)
         if isinstance(operand, int | float):
             return Constant(Number(float(operand)))
         raise _Unsayable(self.after, "an operand that is no tensor")

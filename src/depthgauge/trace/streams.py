@@ -375,15 +375,17 @@ def _norms(roles: Roles, i: int, merge: Merge) -> bool:
 def _last(roles: Roles, merge: Merge) -> tuple[int, bool, int]:
     """The end of a segment, whether a norm follows on the stream, and the value before it."""
     at, normed, before = merge.value, False, -1
+    kept = at  # the latest that is more than a view
     while True:
         norm = None if normed else _norm_of(roles, at)
         users = [u for u in roles.graph.consumers[at] if roles.values[u].data]
         if norm is not None:
-            normed, before, at = True, at, norm
+            normed, before, at, kept = True, kept, norm, norm
         elif len(users) == 1 and _goes_on(roles, at, users[0]):
             at = users[0]
+            kept = kept if roles.values[at].kind in ("shape", "drop") else at
         else:
-            return at, normed, before if normed else at
+            return kept, normed, before if normed else kept
 
 
 def _norm_of(roles: Roles, i: int) -> int | None:
