@@ -54,7 +54,7 @@ _KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 )
 
 #: Elements that quantiles and derivatives are taken over, at most.
-SAMPLE: Final = 2**14
+SAMPLE: Final = 2**13
 _QUANTILES: Final = list(rivers.QUANTILES)
 
 Numbers = Sequence[float] | Tensor

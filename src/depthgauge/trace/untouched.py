@@ -15,18 +15,15 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthgauge.trace.inventory import Inventory
 
 __all__ = ["untouched"]
 
 _CONTAINERS: Final = (dict, list, set)
-#: What PyTorch's own layers might find changed by the module around them.
-_TABLES: Final = (
-    "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks",
-    "_backward_hooks", "_backward_pre_hooks", "_non_persistent_buffers_set",
-)  # fmt: skip
+#: Tables of every module that a forward pass might fill.
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @contextmanager
@@ -36,29 +33,35 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     Gives a table for copies of parameters that are about to be written to, by their ids:
     ``(parameter, what it held)``.
     """
-    modules = [
-        _attributes(module)
-        for _, module in held.modules
-        if not isinstance(module, torch.jit.ScriptModule)
-    ]
+    modules = [m for _, m in held.modules if not isinstance(m, torch.jit.ScriptModule)]
+    # PyTorch's own layers keep nothing but parameters, buffers and hooks; others may keep anything.
+    own = [m.__dict__ for m in modules if type(m).__module__.startswith("torch.nn.modules")]
+    others = [m.__dict__ for m in modules if not type(m).__module__.startswith("torch.nn.modules")]
+    before = [(now, now.copy()) for now in (*own, *others)]
+    containers = _filled(own)
+    for now in others:
+        for part in now.values():
+            if isinstance(part, _CONTAINERS):
+                _keep(part, containers)
     flags = [(p, p.requires_grad) for _, p in held.parameters]
     tensors = [b for _, b in held.buffers]
-    tensors += [t for now, _, _ in modules for t in now.values() if type(t) is Tensor]
+    tensors += [t for now in others for t in now.values() if type(t) is Tensor]
     written = [(t, t.detach().clone()) for t in tensors if t.layout == torch.strided]
     generators = _generators()
-    own = [_state(part) for now, _, _ in modules for part in now.values() if _draws(part)]
+    drawn = [_state(part) for now in others for part in now.values() if _draws(part)]
     saved: dict[int, tuple[Tensor, Tensor]] = {}
     try:
         yield saved
     finally:
-        for now, before, containers in modules:
-            if not _same(now, before):
+        for now, then in before:
+            if not _same(now, then):
                 now.clear()
-                now.update(before)
-            for container, content in containers:
-                _refill(container, content)
+                now.update(then)
+        _empty_what_was_empty(own, containers)
+        for container, content in containers:
+            _refill(container, content)
         for parameter, wanted in flags:
-            if parameter.requires_grad != wanted and parameter.is_leaf:
+            if parameter.requires_grad is not wanted and parameter.is_leaf:
                 parameter.requires_grad_(wanted)
         with torch.no_grad():
             for tensor, values in written:
@@ -70,8 +73,31 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
             for tensor, values in saved.values():
                 _write(tensor, values)
         _put_back(generators)
-        for put_back, state in own:
+        for put_back, state in drawn:
             put_back(state)
+
+
+def _filled(tables: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    """Copies of the tables in PyTorch's own layers that hold anything."""
+    kept: list[tuple[Any, Any]] = []
+    for now in tables:
+        for name in ("_parameters", "_buffers", "_modules"):
+            if part := now[name]:
+                kept.append((part, part.copy()))
+        if now.get("_non_persistent_buffers_set"):
+            _keep(now["_non_persistent_buffers_set"], kept)
+        for name in _HOOKS:
+            if part := now.get(name):
+                kept.append((part, part.copy()))
+    return kept
+
+
+def _empty_what_was_empty(tables: list[dict[str, Any]], kept: list[tuple[Any, Any]]) -> None:
+    held = {id(container) for container, _ in kept}
+    for now in tables:
+        for name in ("_parameters", "_buffers", "_modules", *_HOOKS):
+            if (part := now.get(name)) and id(part) not in held:
+                part.clear()
 
 
 def _draws(part: Any) -> bool:
@@ -85,18 +111,6 @@ def _state(part: Any) -> tuple[Callable[[Any], None], Any]:
     if isinstance(part, random.Random):
         return part.setstate, part.getstate()
     return (lambda state: setattr(part.bit_generator, "state", state)), part.bit_generator.state
-
-
-def _attributes(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]:
-    """A module's attributes, a copy of them, and copies of the containers among them."""
-    now = module.__dict__
-    own = type(module).__module__.startswith("torch.nn.modules")
-    looked = (now[name] for name in _TABLES if name in now) if own else now.values()
-    containers: list[tuple[Any, Any]] = []
-    for part in looked:
-        if isinstance(part, _CONTAINERS):
-            _keep(part, containers)
-    return now, now.copy(), containers
 
 
 def _keep(container: Any, kept: list[tuple[Any, Any]], depth: int = 0) -> None:
