@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
+
+from depthgauge.errors import TargetError
+
+#: Containers inside containers, at most.
+DEEPEST: Final = 32
 
 __all__ = ["call", "mapped", "tensors"]
 
 
-def tensors(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def tensors(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
     """Every tensor with its path: ``input_ids``, ``0``, ``past.1.key``."""
     if isinstance(tree, Tensor):
         yield path, tree
         return
+    if depth > DEEPEST:
+        raise TargetError(
+            f"'{path.split('.')[0]}' holds containers more than {DEEPEST} deep, or itself; give "
+            f"tensors in tuples, lists, dicts or dataclasses"
+        )
     for name, item in _items(tree):
-        yield from tensors(item, f"{path}.{name}" if path else str(name))
+        yield from tensors(item, f"{path}.{name}" if path else str(name), depth + 1)
 
 
 def _items(tree: Any) -> list[tuple[Any, Any]]:

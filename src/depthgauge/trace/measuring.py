@@ -26,6 +26,7 @@ from depthgauge.sites import QUANTITIES, Column, Site
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.batches import tensors
 from depthgauge.trace.inventory import Inventory
+from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import Pass, quiet, run, unwrapped
 from depthgauge.trace.streams import Link
@@ -172,8 +173,7 @@ def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
         if rows:
             block += 1
         source = track.steps[0].before if track.steps else track.stream.source
-        skip = track.stream.links[0].merge.skip if track.stream.links else source
-        rows.append(_state(analysis, readings, source, block, (skip,)))
+        rows.append(_state(analysis, readings, source, block))
         ends.append((source, block))
         for steps in track.blocks:
             block += 1
@@ -201,20 +201,26 @@ def _step(
             placed.add(i)
             at.append((i, _activation(analysis, readings, i, block)))
     if step.link is not None:
-        for i in _sums(step.link):
+        for i in _sums(analysis, step.link):
             if i in readings.branches:
                 path = _branch_path(step.link, i)
                 at.append((i, _Row(Site(0, block, path, "branch"), _branch(readings, i))))
     for i in track.inside:
         if i in between:
-            at.append((i, _state(analysis, readings, i, block, ())))
-    fallbacks = (step.link.merge.value,) if step.link else ()
+            at.append((i, _state(analysis, readings, i, block)))
     rows = [row for _, row in sorted(at, key=lambda item: item[0])]
-    return [*rows, _state(analysis, readings, step.after, block, fallbacks)]
+    return [*rows, _state(analysis, readings, step.after, block)]
 
 
-def _sums(link: Link) -> list[int]:
-    return sorted((*link.merge.absorbed, link.merge.value))
+def _sums(analysis: Analysis, link: Link) -> list[int]:
+    """The sums of a merge in which the stream is a term; ``f + g`` in ``x + (f + g)`` is none."""
+    roles, merge = analysis.roles, link.merge
+    found: list[int] = []
+    for i in sorted((*merge.absorbed, merge.value)):
+        terms = [j for j, _ in roles.terms(i)] or list(roles.flow[i])
+        if any(j in found or merge.root in chain(roles, j) for j in terms):
+            found.append(i)
+    return found or [merge.value]
 
 
 def _branch_path(link: Link, i: int) -> str:
@@ -227,11 +233,9 @@ def _branch_path(link: Link, i: int) -> str:
     )
 
 
-def _state(
-    analysis: Analysis, readings: Readings, i: int, block: int, others: Sequence[int]
-) -> _Row:
-    """The state at value ``i``, or where it was read as the one that carries it."""
-    at = next((j for j in (i, *others) if j in readings.states), i)
+def _state(analysis: Analysis, readings: Readings, i: int, block: int) -> _Row:
+    """The state at value ``i``."""
+    at = readings.place(i)
     path = _place(analysis, i)
     numbers = {
         **{f"state.{k}": v for k, v in readings.state(at).items()},

@@ -223,13 +223,14 @@ def reach(roles: Roles, term: int, low: int) -> dict[int, int]:
     return found
 
 
-def local(roles: Roles, terms: list[int]) -> int | None:
-    """Which of a sum's own terms is the skip, or None; asked while the pass still runs."""
+def local(roles: Roles, terms: list[int]) -> tuple[int, int, str] | None:
+    """Which of a sum's own terms is the skip, its root and its kind, or None; asked while the pass
+    still runs."""
     terms = [i for i in dict.fromkeys(terms) if _carries(roles, i)]
     if len(terms) < 2:
         return None
     chains = {node: chain(roles, node) for node in terms}
-    found = _skip(roles, terms, chains) or _projection(roles, terms)
+    found = _skip(roles, terms, chains)
     if found is None and (sums := [n for n in terms if roles.values[n].kind == "sum"]):
         # (x + a) + b, while it is not known yet that nothing else will read x + a.
         for node in sums:
@@ -237,7 +238,10 @@ def local(roles: Roles, terms: list[int]) -> int | None:
                 for t, path in chain(roles, term).items():
                     chains[node].setdefault(t, worst(kind, path))
         found = _skip(roles, terms, chains)
-    return None if found is None else found[0]
+        if found is not None:
+            return found[0], found[0], "identity"
+    found = found or _projection(roles, terms)
+    return None if found is None else (found[0], found[1], found[2])
 
 
 def _carries(roles: Roles, i: int) -> bool:

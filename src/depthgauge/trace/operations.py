@@ -59,6 +59,8 @@ _WORDS: Final[dict[str, str]] = {
         hardsigmoid hardtanh relu6 celu prelu rrelu softsign tanhshrink logsigmoid
         threshold softshrink hardshrink leakyrelu hardswish""",
     "point": """
+        logsigmoid_forward glu logaddexp logaddexp2 sinc special_expit special_ndtr special_i0
+        special_erf special_log_ndtr special_entr expit ndtr i0 cummax cummin gamma lgamma digamma
         abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow float_power
         reciprocal sin cos tan asin acos atan sinh cosh erf erfc erfinv sign sgn clamp
         clamp_min clamp_max clip floor ceil round trunc frac fmod remainder nan_to_num

@@ -53,6 +53,8 @@ _KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("softplus", {"beta": 1.0}),
 )
 
+#: Tensors held at once between two merges.
+_RECENT: Final = 12
 #: Elements that quantiles and derivatives are taken over, at most.
 SAMPLE: Final = 2**13
 _QUANTILES: Final = list(rivers.QUANTILES)
@@ -60,12 +62,19 @@ _QUANTILES: Final = list(rivers.QUANTILES)
 Numbers = Sequence[float] | Tensor
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sum:
-    """The skip and the branch of a sum that is about to run."""
+    """A merge that is about to run, with the numbers of its branch."""
 
-    skip: int
     numbers: Numbers | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """The first term of a sum that makes its other term itself, ``addmm``."""
+
+    index: int
+    tensor: Tensor
 
 
 @dataclass
@@ -97,11 +106,12 @@ class Readings:
         self.own = 0.0
         self._hooked: set[int] = set()
         self._merged = False  # whether a merge was met
-        #: The norm after the latest merge with its version: one tensor, held until the next merge.
-        self._last: tuple[int, Tensor, int] | None = None
+        #: Values just made, with their tensors and versions: held until the next merge.
+        self._recent: dict[int, tuple[Tensor, int]] = {}
+        self._alias: dict[int, int] = {}  # root of a skip -> the view of it that was read
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
-        self._roles: Roles | None = None
+        self._roles: Roles | None = None  # both from ``begin``
         self._graph: Graph | None = None
 
     def forget(self) -> None:
@@ -110,49 +120,86 @@ class Readings:
             self._state, self._gradient, self._gates, self._branches
         )
 
+    def begin(self, graph: Graph) -> None:
+        self._graph, self._roles = graph, Roles(graph)
+
     # ------------------------------------------------------------------------------- sums
 
-    def adding(self, graph: Graph, terms: list[tuple[int, Tensor]]) -> object:
-        if self._roles is None:
-            self._roles, self._graph = Roles(graph), graph
+    def adding(
+        self, terms: list[tuple[int, Tensor]], factors: tuple[float, float] | None
+    ) -> object:
+        graph, roles = self._graph, self._roles
+        assert graph is not None
+        assert roles is not None
         if len(terms) < 2:
             return None
+        if factors is None:
+            return _Fused(*terms[0])
         (a, x), (b, y) = terms[:2]
         if x.shape != y.shape and not (graph.values[a].data and graph.values[b].data):
             return None
-        found = local(self._roles, [a, b])
+        found = local(roles, [a, b])
         if found is None:
             return False
-        self._merged, self._last = True, None
-        skip, stream, branch = (a, x, y) if found == a else (b, y, x)
-        self._read(skip, stream)
-        return _Sum(skip, _branch(branch, stream) if self._branches else None)
+        skip, root, kind = found
+        first, second = factors
+        stream, branch, own, added = (x, y, first, second) if skip == a else (y, x, second, first)
+        self._carry(skip, root, kind, stream)
+        return _Sum(_branch(branch, stream, added, own) if self._branches else None)
+
+    def _carry(self, skip: int, root: int, kind: str, stream: Tensor) -> None:
+        """Read the state at the root of a skip: the term that enters the sum, if it is the root or
+        a view of it, else the root itself, if it was made a moment ago."""
+        if self._merged and self._recent.keys().isdisjoint((skip, root)):
+            self.ended()  # another stream begins: this is where the one before has ended
+        self._merged = True
+        if kind == "identity" or skip == root:
+            self._read(skip, stream)
+            self._alias[root] = skip
+        elif (held := self._recent.get(root)) is not None and _version(held[0]) == held[1]:
+            self._read(root, held[0])
+        self._recent.clear()
 
     def added(self, value: Value, out: Tensor, seen: object) -> None:
+        roles = self._roles
+        assert roles is not None
         if isinstance(seen, _Sum):
             if seen.numbers is not None:
                 self.branches[value.index] = seen.numbers
-            self._read(value.index, out)
-        elif seen is None and self._roles is not None:
-            terms = [j for j, _ in self._roles.terms(value.index)]
-            if local(self._roles, terms) is not None:
-                self._read(value.index, out)
+        elif seen is False:
+            return
+        else:
+            found = local(roles, [j for j, _ in roles.terms(value.index)])
+            if found is None:
+                return
+            skip, root, kind = found
+            if isinstance(seen, _Fused) and seen.index == skip and seen.tensor is not out:
+                self._carry(skip, root, kind, seen.tensor)
+                if self._branches and seen.tensor.shape == out.shape:
+                    rest = out.detach() - seen.tensor.detach()
+                    self.branches[value.index] = _branch(rest, seen.tensor, 1.0, 1.0)
+        self._read(value.index, out)
+        self._recent.clear()
+        self._recent[value.index] = (out, _version(out))
 
     # ------------------------------------------------------------------------ other states
 
-    def normed(self, value: Value, out: Tensor) -> None:
-        # A norm that follows a merge is a state if it stands on the stream. The next merge shows
-        # that; after the last one it is read when the pass has ended.
-        if value.inputs and value.inputs[0] in self.states and out.requires_grad:
-            self._last = (value.index, out, out._version)
+    def made(self, value: Value, out: Tensor) -> None:
+        # Held until the next merge, a few at a time: it may turn out to be where that one's skip
+        # begins, or at last where the stream ends.
+        recent = self._recent
+        follows = value.kind != "weights" and any(j in recent for j in value.inputs[:2])
+        if out.requires_grad and (follows or not self._merged):
+            recent[value.index] = (out, _version(out))
+            if len(recent) > _RECENT:
+                del recent[next(iter(recent))]
 
     def ended(self) -> None:
-        """The forward pass is over."""
-        if self._last is not None:
-            index, out, version = self._last
-            if out._version == version:
+        """The forward pass is over: what followed the last merge is read."""
+        for index, (out, version) in self._recent.items() if self._merged else ():
+            if _version(out) == version:
                 self._read(index, out)
-            self._last = None
+        self._recent.clear()
 
     def entering(self, value: Value, x: Tensor) -> None:
         # Where there is a stream its merges show the states; inside branches nobody asks for them.
@@ -190,7 +237,6 @@ class Readings:
         self.activations[value.index] = made
 
     def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
-        assert self._graph is not None or self._roles is None
         with torch._C.DisableTorchFunction():
             kind = _recognise(module, z)
             self.composites[call] = kind
@@ -258,6 +304,10 @@ class Readings:
         graph = self._graph
         return self._roles if graph and not any(value.blind for value in graph.values) else None
 
+    def place(self, index: int) -> int:
+        """The value at which the state of value ``index`` was read."""
+        return index if index in self.states else self._alias.get(index, index)
+
     def state(self, index: int) -> dict[str, float]:
         return _named(self._state, self.states.get(index))
 
@@ -281,6 +331,10 @@ class Readings:
             for (table, key), row in zip(held, rows, strict=True):
                 table[key] = flat[: len(row)]
                 del flat[: len(row)]
+
+
+def _version(x: Tensor) -> int:
+    return 0 if x.is_inference() else x._version
 
 
 def _named(names: Iterable[str], found: Numbers | None) -> dict[str, float]:
@@ -362,8 +416,20 @@ def _on_device(x: Tensor, names: Sequence[str]) -> Tensor:
     return torch.stack(out)
 
 
-def _branch(branch: Tensor, stream: Tensor) -> Numbers:
-    """RMS of the branch, its ratio to the stream's RMS, and the cosine between the two."""
+def _branch(branch: Tensor, stream: Tensor, added: float, own: float) -> Numbers:
+    """RMS of the branch, its ratio to the stream's RMS, and the cosine between the two, each with
+    the factor that the sum gives it."""
+    found = _unscaled(branch, stream)
+    if added == 1 and own == 1:
+        return found
+    sign = math.copysign(1.0, added * own)
+    factors = [abs(added), abs(added / own) if own else math.inf, sign]
+    if isinstance(found, Tensor):
+        return found * found.new_tensor(factors)
+    return [x * f for x, f in zip(found, factors, strict=True)]
+
+
+def _unscaled(branch: Tensor, stream: Tensor) -> Numbers:
     if branch.shape != stream.shape:
         try:
             branch, stream = torch.broadcast_tensors(  # type: ignore[no-untyped-call]

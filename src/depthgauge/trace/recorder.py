@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from time import perf_counter
 from typing import Any, Final, Protocol
 
@@ -30,7 +31,8 @@ _FUSED: Final = ("addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul", "addc
 _PLAIN: Final = frozenset((int, float, bool, str, type(None), type(...), torch.dtype))
 
 _LAYERS: Final = frozenset(("weights", "contract", "opaque", "cell"))
-_SHOWN: Final = frozenset(("sum", "act", "norm", *_LAYERS))
+_MADE: Final = frozenset(("weights", "norm", "act", "product", "drop", "shape"))
+_SHOWN: Final = frozenset(("sum", *_MADE, *_LAYERS))
 _FLOATING: Final = frozenset((
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64,
     torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -47,8 +49,19 @@ _ELEMENTWISE: Final = ("act", "point", "product", "sum", "shape", "source", "con
 class Watcher(Protocol):
     """Looks at tensors as they are made; whatever it keeps is numbers."""
 
-    def adding(self, graph: Graph, terms: list[tuple[int, Tensor]]) -> object:
-        """The float tensors that a sum is about to add, not yet written over."""
+    def begin(self, graph: Graph) -> None:
+        """The graph that will grow."""
+        ...
+
+    def adding(
+        self, terms: list[tuple[int, Tensor]], factors: tuple[float, float] | None
+    ) -> object:
+        """The float tensors that a sum is about to add, not yet written over, and the factors that
+        the function gives the first two; None for one that does more than add."""
+        ...
+
+    def made(self, value: Value, out: Tensor) -> None:
+        """What may be, or follow, a state: carried on, normed, active, a layer's output."""
         ...
 
     def added(self, value: Value, out: Tensor, seen: object) -> None:
@@ -61,10 +74,6 @@ class Watcher(Protocol):
 
     def activated(self, value: Value, function: Any, y: Tensor, seen: object) -> None:
         """The activation's output; ``function`` is it without the recorder."""
-        ...
-
-    def normed(self, value: Value, out: Tensor) -> None:
-        """What a norm made."""
         ...
 
     def entering(self, value: Value, x: Tensor) -> None:
@@ -117,6 +126,7 @@ class Recorder(TorchFunctionMode):
         self._here = 0
         #: Calls with the ids of their modules and how many values there were.
         self._running: list[tuple[int, int, int]] = []
+        self._thread = get_ident()
         self._written: set[int] = set()  # values that were written over a tensor
         self._handles: list[Any] = []
 
@@ -127,6 +137,9 @@ class Recorder(TorchFunctionMode):
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave),
         ]
+        self._thread = get_ident()
+        if self._watcher is not None:
+            self._watcher.begin(self.graph)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -143,6 +156,8 @@ class Recorder(TorchFunctionMode):
         return self.graph.calls[self._here]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        if get_ident() != self._thread:  # another thread's model: these hooks are everybody's
+            return
         number = id(module)
         self.called.add(number)
         path = self._paths.get(number)
@@ -154,6 +169,8 @@ class Recorder(TorchFunctionMode):
         self._running.append((self._here, number, len(self._values)))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if get_ident() != self._thread:
+            return
         here, first, number = self._here, 0, id(module)
         while self._running:  # a module whose exception the model has caught never left
             here, left, first = self._running.pop()
@@ -192,8 +209,8 @@ class Recorder(TorchFunctionMode):
         watcher, seen = self._watcher, None
         if watcher is not None and args:
             if kind == "sum":
-                seen = watcher.adding(self.graph, self._floats(args, kwargs))
-            elif kind == "act" and args[0].is_floating_point():
+                seen = watcher.adding(self._floats(args, kwargs), _factors(name, args, kwargs))
+            elif kind == "act" and args[0].is_floating_point() and args[0].numel():
                 seen = watcher.activating(args[0], _in_place(func, args, kwargs))
         if name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
             return None  # asks for the gradient that our anchor has given it already
@@ -273,13 +290,13 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         watcher = self._watcher
         assert watcher is not None
+        if value.kind in _MADE:
+            watcher.made(value, out)
         match value.kind:
             case "sum":
                 watcher.added(value, out, seen)
             case "act" if seen is not None:
                 watcher.activated(value, (function, args[1:], kwargs), out, seen)
-            case "norm":
-                watcher.normed(value, out)
             case kind if kind in _LAYERS:
                 for arg in args[:2]:
                     if isinstance(arg, Tensor) and arg.is_floating_point():
@@ -438,8 +455,21 @@ class Recorder(TorchFunctionMode):
 
     def _unknown(self, tensor: Tensor) -> int:
         """A parameter, a buffer, a constant, or what a function made that nobody saw."""
-        path, leaf = self._held.get(id(tensor), ("", False))
-        node = None if path else tensor.grad_fn
+        held = self._held.get(id(tensor))
+        if held is not None:
+            path, leaf = held
+            number = len(self._values)
+            value = Value(
+                number, path, "parameter" if leaf else "buffer", _EMPTY, self._here,
+                tuple(tensor.shape), tensor.dtype in _FLOATING, tensor.requires_grad, False, leaf,
+                False,
+            )  # fmt: skip
+            value.path = path
+            self._values.append(value)
+            self._known[id(tensor)] = number
+            self._kept.append(tensor)
+            return number
+        node = tensor.grad_fn
         if node is not None:
             index = self._graft(node)
             value = self._values[index]
@@ -447,10 +477,10 @@ class Recorder(TorchFunctionMode):
                 value.shape, value.floating = tuple(tensor.shape), tensor.dtype in _FLOATING
             self._know(tensor, value)
             return index
-        leaf = leaf or isinstance(tensor, nn.Parameter)
-        kind = "parameter" if leaf else "buffer" if path else "constant"
-        value = self._new(path or kind, kind, _EMPTY, tensor, False, leaf)
-        value.path, value.blind = path, False
+        leaf = isinstance(tensor, nn.Parameter)
+        kind = "parameter" if leaf else "constant"
+        value = self._new(kind, kind, _EMPTY, tensor, False, leaf)
+        value.blind = False
         self._known[id(tensor)] = value.index
         self._kept.append(tensor)
         return value.index
@@ -561,6 +591,24 @@ def _overwrites(function: Any, name: str, args: Any, kwargs: Any) -> bool:
         return True
     operator = own.startswith("__i") and name != own  # __iadd__
     return operator or (own.endswith("_") and not own.endswith("__"))
+
+
+def _factors(name: str, args: Any, kwargs: Any) -> tuple[float, float] | None:
+    """The factors of the two terms of a sum; None where the function does more than add two."""
+    alpha = kwargs.get("alpha", 1)
+    match name:
+        case "add" | "iadd":
+            return 1.0, alpha
+        case "sub" | "subtract" | "isub":
+            return 1.0, -alpha
+        case "rsub":
+            return -alpha, 1.0
+        case "lerp":
+            weight = args[2] if len(args) > 2 else kwargs.get("weight")
+            return None if isinstance(weight, Tensor) else (1 - weight, weight)
+        case "addmm" | "addmv" | "addr" | "baddbmm" | "addbmm" | "addcmul" | "addcdiv":
+            return None
+    return 1.0, 1.0
 
 
 def _in_place(function: Any, args: Any, kwargs: Any) -> bool:

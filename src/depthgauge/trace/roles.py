@@ -18,6 +18,10 @@ __all__ = ["KINDS_OF_PATH", "Roles", "Step", "worst"]
 #: What a weight-free path does to what it carries, each hiding the ones before it.
 KINDS_OF_PATH = ("identity", "scaled", "per-channel", "normed", "gated", "mixed", "projected")
 
+#: Kinds of value that add neither weights nor a bend to a path.
+_IDLE = frozenset(
+    ("shape", "drop", "join", "norm", "choose", "source", "cut", "parameter", "input")
+)
 _ROOTS = ("sqrt", "rsqrt")
 _LENGTHS = ("std", "norm", "linalg_vector_norm", "linalg_norm", "vector_norm", "std_mean")
 _CHEAP = ("point", "shape", "product", "sum", "reduce")
@@ -111,7 +115,10 @@ class Roles:
 
     def weight(self, i: int) -> int:
         """What lies on a path through value ``i``: a weight layer or mixing (1), a bend (2)."""
-        self.weights[i] = found = (1 if self.moves(i) else 0) | (2 if self.bends(i) else 0)
+        found = 0
+        if self.values[i].kind not in _IDLE:
+            found = (1 if self.moves(i) else 0) | (2 if self.bends(i) else 0)
+        self.weights[i] = found
         return found
 
     def moving(self, inputs: tuple[int, ...]) -> list[int]:

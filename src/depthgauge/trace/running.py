@@ -54,7 +54,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             notes.append(f"the module inside {type(model).__name__} was measured, on one device")
             model = model.module
-        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             notes.append("the compiled model ran uncompiled: hooks do not fire in compiled code")
             model = inner
         else:
@@ -98,6 +98,14 @@ def check(held: Inventory, batch: Any) -> None:
             )
         if tensor.is_meta:
             raise NetworkError(f"{where} is on the meta device, which holds no numbers")
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+            raise NetworkError(f"{where} is {kind}; give an ordinary dense tensor")
+        if tensor.is_floating_point() and tensor.dtype.itemsize < 2:
+            raise NetworkError(
+                f"{where} is of {tensor.dtype}, in which nothing can be added; give float16, "
+                f"bfloat16, float32 or float64"
+            )
         if tensor.dim() and not tensor.numel():
             raise NetworkError(f"{where} is empty, of shape {tuple(tensor.shape)}")
 
@@ -162,7 +170,9 @@ def _run(
     except _Refused as refused:
         # Some models refuse a batch that requires a gradient; most that raise do so anyway.
         first = refused.error
-    if not any(t.is_floating_point() for _, t in tensors(batch)):
+    if isinstance(first.__cause__, SystemExit) or not any(
+        t.is_floating_point() for _, t in tensors(batch)
+    ):
         raise first from first.__cause__
     readings.forget()
     note = f"the gradient at the input was not measured: {_one_line(first.__cause__)}"
@@ -198,7 +208,10 @@ class _Refused(Exception):
 
 def _one_line(error: object) -> str:
     """The first line of an error's message."""
-    return str(error).strip().partition("\n")[0].strip() or "no message"
+    try:
+        return str(error).strip().partition("\n")[0].strip() or "no message"
+    except Exception:
+        return "a message that cannot be printed"
 
 
 def _ours(error: BaseException) -> bool:
@@ -228,7 +241,7 @@ def _forward(
     lift: bool,
 ) -> _Forward:
     start = perf_counter()
-    anchor = torch.zeros((), requires_grad=True)
+    anchor = torch.zeros((), requires_grad=True, device="cpu")  # wherever new tensors go
     recorder = Recorder(held, readings, anchor, saved)
 
     def given(x: Tensor) -> Tensor:
@@ -243,8 +256,10 @@ def _forward(
     try:
         with _eager(), recorder:
             output = call(model, copied)
-    except Exception as error:
-        if error is not recorder.raised and _ours(error):
+    except (Exception, SystemExit) as error:
+        theirs = error is recorder.raised or isinstance(error, RecursionError | SystemExit)
+        recorder.raised = None  # which holds its frames, and they the model
+        if not theirs and _ours(error):
             raise
         where = recorder.where
         path = f"'{where.path}' ({where.type})" if where.path else f"the model ({where.type})"
@@ -299,7 +314,7 @@ def _backward(
         given = [p for _, p in parameters]
         try:
             gradients = _gradients(total, [found.anchor, *given], graph)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(
                 f"the backward pass raised {type(error).__name__}: {_one_line(error)}"
             ) from error
@@ -397,7 +412,7 @@ def _total(
         if len(scalars) > 1:
             word = f"the gradient of the sum of the {len(scalars)} losses returned"
         return torch.stack(scalars).sum() if len(scalars) > 1 else scalars[0], word
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     seen: set[int] = set()
     total = None
     chosen = []
@@ -409,7 +424,7 @@ def _total(
         if total is not None and not _fresh(graph, below - seen):
             continue
         seen |= below
-        draw = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        draw = torch.randn(tensor.shape, generator=generator, dtype=torch.float32, device="cpu")
         draw = draw / draw.square().mean().sqrt().clamp_min(1e-30)
         part = (tensor * draw.to(tensor)).sum()
         total = part if total is None else total + part
@@ -426,7 +441,7 @@ def _fresh(graph: Graph, only: set[int]) -> bool:
 def _loss(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
     try:
         value = loss(output, batch) if _takes_two(loss) else loss(output)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"the loss raised {type(error).__name__}: {_one_line(error)}") from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

@@ -186,11 +186,16 @@ def region(roles: Roles, root: int, terms: Sequence[int], stops: Collection[int]
         if i not in below:
             below.add(i)
             if i not in stops or i in terms:
-                todo += [j for j in flow[i] if j >= root and j not in below]
+                for j in flow[i]:
+                    if j >= root and j not in below:
+                        todo.append(j)
     found = {root} | (below & set(stops))
     for i in sorted(below):
-        if i not in found and not found.isdisjoint(flow[i]):
-            found.add(i)
+        if i not in found:
+            for j in flow[i]:
+                if j in found:
+                    found.add(i)
+                    break
     return {i for i in found if i != root and (i not in stops or i in terms)}
 
 
@@ -314,7 +319,8 @@ def _link(
         nested = sum(m.value in place for m in within) + (len(terms) > 1)
         if normed:
             flags = ordered((*flags, "stream"))
-        m = max(_depths(roles, place, start).get(term, 0) for term in terms)
+        depths = _depths(roles, place, start)
+        m = max(depths.get(term, 0) for term in terms)
         paths.append(Branch(terms, m, flags, nested, _path(roles, place, merge)))
     return Link(
         merge,
@@ -420,9 +426,13 @@ def _goes_on(roles: Roles, i: int, user: int) -> bool:
 def _depths(roles: Roles, place: set[int], start: int) -> dict[int, int]:
     """The most weight layers in series from the start to each value of a region."""
     depths = {start: 0}
+    flow, layers = roles.flow, roles.layers
     for i in sorted(place):
-        below = max((depths.get(j, 0) for j in roles.flow[i]), default=0)
-        depths[i] = below + roles.layers(i)
+        below = 0
+        for j in flow[i]:
+            if depths.get(j, 0) > below:
+                below = depths[j]
+        depths[i] = below + layers(i)
     return depths
 
 

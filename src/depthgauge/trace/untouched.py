@@ -9,19 +9,20 @@ first write, by the recorder that sees it coming.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from depthgauge.trace.inventory import Inventory
 
 __all__ = ["untouched"]
 
-_CONTAINERS: Final = (dict, list, set)
+_CONTAINERS: Final = (dict, list, set, deque, bytearray)
 #: Tables of every module that a forward pass might fill.
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -39,16 +40,17 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     others = [m.__dict__ for m in modules if not type(m).__module__.startswith("torch.nn.modules")]
     before = [(now, now.copy()) for now in (*own, *others)]
     containers = _filled(own)
+    loose: list[Any] = []
     for now in others:
         for part in now.values():
-            if isinstance(part, _CONTAINERS):
-                _keep(part, containers)
+            _keep(part, containers, loose)
     flags = [(p, p.requires_grad) for _, p in held.parameters]
     tensors = [b for _, b in held.buffers]
-    tensors += [t for now in others for t in now.values() if type(t) is Tensor]
+    tensors += [part for part in loose if isinstance(part, Tensor)]
     written = [(t, t.detach().clone()) for t in tensors if t.layout == torch.strided]
+    arrays = [(part, part.copy()) for part in loose if isinstance(part, np.ndarray)]
     generators = _generators()
-    drawn = [_state(part) for now in others for part in now.values() if _draws(part)]
+    drawn = [_state(part) for part in loose if _draws(part)]
     saved: dict[int, tuple[Tensor, Tensor]] = {}
     try:
         yield saved
@@ -72,6 +74,9 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
                     _write(tensor, values)
             for tensor, values in saved.values():
                 _write(tensor, values)
+        for array, content in arrays:
+            if array.flags.writeable:
+                array[...] = content
         _put_back(generators)
         for put_back, state in drawn:
             put_back(state)
@@ -85,7 +90,8 @@ def _filled(tables: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
             if part := now[name]:
                 kept.append((part, part.copy()))
         if now.get("_non_persistent_buffers_set"):
-            _keep(now["_non_persistent_buffers_set"], kept)
+            names = now["_non_persistent_buffers_set"]
+            kept.append((names, names.copy()))
         for name in _HOOKS:
             if part := now.get(name):
                 kept.append((part, part.copy()))
@@ -113,14 +119,23 @@ def _state(part: Any) -> tuple[Callable[[Any], None], Any]:
     return (lambda state: setattr(part.bit_generator, "state", state)), part.bit_generator.state
 
 
-def _keep(container: Any, kept: list[tuple[Any, Any]], depth: int = 0) -> None:
-    """Copies of a container and of those in it. Most are empty; what an empty one has gained needs
-    no copy to be seen."""
-    kept.append((container, container.copy() if container else None))
-    if container and depth < 8 and not isinstance(container, set):
-        for part in container.values() if isinstance(container, dict) else container:
-            if isinstance(part, _CONTAINERS):
-                _keep(part, kept, depth + 1)
+def _keep(part: Any, kept: list[tuple[Any, Any]], loose: list[Any], depth: int = 0) -> None:
+    """Copies of a container and of those in it, and what else in them can be written to: tensors
+    that are no parameters, arrays, generators."""
+    if isinstance(part, Tensor):
+        if not isinstance(part, nn.Parameter):
+            loose.append(part)
+    elif isinstance(part, np.ndarray) or _draws(part):
+        loose.append(part)
+    elif isinstance(part, _CONTAINERS):
+        # Most are empty; what an empty one has gained needs no copy to be seen.
+        kept.append((part, part.copy() if part else None))
+        if part and depth < 8 and not isinstance(part, set | bytearray):
+            for item in list(part.values() if isinstance(part, dict) else part):
+                _keep(item, kept, loose, depth + 1)
+    elif isinstance(part, tuple) and depth < 8:
+        for item in part:
+            _keep(item, kept, loose, depth + 1)
 
 
 def _refill(container: Any, content: Any) -> None:
@@ -129,7 +144,8 @@ def _refill(container: Any, content: Any) -> None:
             container.clear()
     elif not _same(container, content):
         container.clear()
-        container.extend(content) if isinstance(container, list) else container.update(content)
+        add = container.update if isinstance(container, dict | set) else container.extend
+        add(content)
 
 
 def _same(now: Any, before: Any) -> bool:
