@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -219,7 +219,7 @@ def _module(code: Code, to: Screen) -> int:
     given = input_of(code.inputs, seed) if code.inputs else None
     kind = None if code.dtype is None else dtype_of(code.dtype)
     place = None if code.device is None else device_of(code.device)
-    with output(to.path) as write:
+    with output(to.path) as write, _diverted():
         torch.manual_seed(seed)
         target = load(code.target, arguments)
         batch = target.batch if given is None else given
@@ -235,21 +235,40 @@ def _module(code: Code, to: Screen) -> int:
                 return x.to(device=place, dtype=kind if x.is_floating_point() else None)
 
             batch = mapped(batch, moved)
-        with redirect_stdout(sys.stderr):  # what a model prints is not the document
-            profile = measure_module(
-                target.module,
-                batch,
-                target.loss,
-                seed=seed,
-                instruments=code.instruments or "fast",
-                include=code.include,
-                exclude=code.exclude,
-                name=code.target,
-            )
+        profile = measure_module(
+            target.module,
+            batch,
+            target.loss,
+            seed=seed,
+            instruments=code.instruments or "fast",
+            include=code.include,
+            exclude=code.exclude,
+            name=code.target,
+        )
         document = as_json(profile.to_dict()) if to.json or to.path else ""
         write(document)
     _show(profile, None, document, to)
     return 0
+
+
+@contextmanager
+def _diverted() -> Iterator[None]:
+    """What the user's code writes to standard output goes to standard error, also from below
+    Python: standard output is for the document."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        kept = -1
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept >= 0:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def _unreadable(target: str) -> str:

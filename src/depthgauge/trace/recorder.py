@@ -208,7 +208,7 @@ class Recorder(TorchFunctionMode):
         name, kind = found
         watcher, seen = self._watcher, None
         if watcher is not None and args:
-            if kind == "sum":
+            if kind == "sum" or name in _FUSED:
                 seen = watcher.adding(self._floats(args, kwargs), _factors(name, args, kwargs))
             elif kind == "act" and args[0].is_floating_point() and args[0].numel():
                 seen = watcher.activating(args[0], _in_place(func, args, kwargs))

@@ -1,0 +1,216 @@
+"""What is read at every sum and state, against a slow pass of autograd in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from depthgauge import Profile, measure
+
+WIDTH, DEPTH, BATCH = 8, 3, 64
+EXACT = 1e-10
+
+
+class Block(nn.Module):
+    def __init__(self, function: Callable[[Block, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.n = function, nn.LayerNorm(WIDTH)
+        self.g = nn.Linear(WIDTH, WIDTH)
+        self.f = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def model(function: Callable[[Block, Tensor], Tensor]) -> tuple[nn.Sequential, Tensor]:
+    torch.manual_seed(0)
+    blocks = [Block(function) for _ in range(DEPTH)]
+    made = nn.Sequential(nn.Linear(WIDTH, WIDTH), *blocks, nn.Linear(WIDTH, 2)).double()
+    return made, torch.randn(BATCH, WIDTH, dtype=torch.float64)
+
+
+def rms(x: Tensor) -> float:
+    return x.detach().square().mean().sqrt().item()
+
+
+def reference(made: nn.Sequential, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Every state and its gradient, by keeping them all."""
+    states = [made[0](x)]
+    for block in list(made)[1:-1]:
+        states.append(block(states[-1]))
+    out = made[-1](states[-1])
+    draw = torch.randn(out.shape, generator=torch.Generator().manual_seed(0))
+    draw = (draw / draw.square().mean().sqrt()).to(out)
+    return states, list(torch.autograd.grad((out * draw).sum(), states))
+
+
+#: A block, and what it adds to which stream: (stream, branch) of every addition, in order.
+Added = Callable[[Block, Tensor], list[tuple[Tensor, Tensor]]]
+SUMS: dict[str, tuple[Callable[[Block, Tensor], Tensor], Added]] = {
+    "plain": (lambda b, x: x + b.f(x), lambda b, x: [(x, b.f(x))]),
+    "turned round": (lambda b, x: b.f(x) + x, lambda b, x: [(x, b.f(x))]),
+    "alpha": (lambda b, x: torch.add(x, b.f(x), alpha=0.3), lambda b, x: [(x, 0.3 * b.f(x))]),
+    "alpha on the skip": (
+        lambda b, x: torch.add(b.f(x), x, alpha=0.3),
+        lambda b, x: [(0.3 * x, b.f(x))],
+    ),
+    "minus": (lambda b, x: x - b.f(x), lambda b, x: [(x, -b.f(x))]),
+    "from the branch": (lambda b, x: b.f(x) - x, lambda b, x: [(-x, b.f(x))]),
+    "lerp": (
+        lambda b, x: torch.lerp(x, b.f(x), 0.3),
+        lambda b, x: [(0.7 * x, 0.3 * b.f(x))],
+    ),
+    "DeepNorm": (lambda b, x: b.n(2.4 * x + b.f(x)), lambda b, x: [(2.4 * x, b.f(x))]),
+    "pre-norm, scaled skip": (
+        lambda b, x: 0.8 * x + b.f(b.n(x)),
+        lambda b, x: [(0.8 * x, b.f(b.n(x)))],
+    ),
+    "halved": (lambda b, x: (x + b.f(x)) * 0.5, lambda b, x: [(x, b.f(x))]),
+    "post-norm": (lambda b, x: b.n(x + b.f(x)), lambda b, x: [(x, b.f(x))]),
+    "post-norm after dropout": (
+        lambda b, x: b.n(F.dropout(x + b.f(x), 0.0)),
+        lambda b, x: [(x, b.f(x))],
+    ),
+    "two in turn": (
+        lambda b, x: x + b.f(x) + b.g(x),
+        lambda b, x: [(x, b.f(x)), (x + b.f(x), b.g(x))],
+    ),
+    "two, the linear one first": (
+        lambda b, x: b.g(x) + (x + b.f(x)),
+        lambda b, x: [(x, b.f(x)), (x + b.f(x), b.g(x))],
+    ),
+    "two at once": (
+        lambda b, x: x + (b.f(x) + b.g(x)),
+        lambda b, x: [(x, b.f(x) + b.g(x))],
+    ),
+    "addcmul": (
+        lambda b, x: torch.addcmul(x, b.n.weight, b.f(x)),
+        lambda b, x: [(x, b.n.weight * b.f(x))],
+    ),
+    "addmm": (
+        lambda b, x: torch.addmm(x, F.relu(b.g(x)), b.g.weight.T),
+        lambda b, x: [(x, F.relu(b.g(x)) @ b.g.weight.T)],
+    ),
+    "in place": (
+        lambda b, x: x.clone().add_(b.f(x)),
+        lambda b, x: [(x, b.f(x))],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_states_and_gradients(name: str) -> None:
+    made, x = model(SUMS[name][0])
+    states, gradients = reference(made, x)
+    profile = measure(made, x)
+    assert profile["state_rms"] == pytest.approx([rms(s) for s in states], rel=EXACT)
+    assert profile["state_max"] == pytest.approx([s.abs().max().item() for s in states], rel=EXACT)
+    assert profile["state_mean"] == pytest.approx([s.mean().item() for s in states], rel=1e-8)
+    assert profile["gradient_rms"] == pytest.approx([rms(g) for g in gradients], rel=EXACT)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_branches(name: str) -> None:
+    function, added = SUMS[name]
+    made, x = model(function)
+    states, _ = reference(made, x)
+    expected = []
+    for block, h in zip(list(made)[1:-1], states, strict=False):
+        assert isinstance(block, Block)
+        expected += added(block, h.detach())
+    profile: Profile = measure(made, x)
+    assert profile["branch_rms"] == pytest.approx([rms(b) for _, b in expected], rel=1e-8)
+    ratios = [rms(b) / rms(s) for s, b in expected]
+    assert profile["branch_to_stream"] == pytest.approx(ratios, rel=1e-8)
+    cosines = [
+        F.cosine_similarity(s.detach().flatten(), b.detach().flatten(), dim=0).item()
+        for s, b in expected
+    ]
+    assert profile["branch_stream_cosine"] == pytest.approx(cosines, abs=1e-8)
+
+
+def test_a_number_that_is_wrong_is_seen() -> None:
+    """The reference of one block is not that of another."""
+    made, x = model(SUMS["plain"][0])
+    states, _ = reference(*model(SUMS["minus"][0]))
+    assert measure(made, x)["state_rms"] != pytest.approx([rms(s) for s in states], rel=1e-3)
+
+
+def test_dead_units_of_a_plain_convolutional_network() -> None:
+    """Channels, also where no merge has come yet."""
+    torch.manual_seed(0)
+    made = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(200, 2),
+    )
+    x = torch.randn(4, 3, 9, 9)
+    with torch.no_grad():
+        for layer in (made[0], made[2]):
+            layer.bias[:4] = -50  # type: ignore[operator]
+    assert measure(made, x)["dead_fraction"].tolist() == [0.5, 0.5]
+    with torch.no_grad():
+        made[0].bias[:4] = 50  # type: ignore[operator]
+    assert measure(made, x)["dead_fraction"][0] == 0
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gates_of_an_activation_that_works_in_place(in_place: bool) -> None:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(8, 16), nn.SiLU(inplace=in_place), nn.Linear(16, 2)).double()
+    x = torch.randn(32, 8, dtype=torch.float64)
+    z = made[0](x).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(F.silu(z).sum(), z)
+    slope = slope.abs()
+    profile = measure(made, x)
+    assert profile["live_derivative_fraction"].item() == (slope > 0.1).double().mean().item()
+    ordered = slope.flatten().sort().values
+    for name, q in (("q05", 0.05), ("q50", 0.5), ("q95", 0.95)):
+        expected = ordered[math.ceil(q * len(ordered)) - 1].item()
+        assert profile[f"derivative_{name}"].item() == pytest.approx(expected, rel=1e-12)
+
+
+class Spelled(nn.Module):
+    """GELU in the form of tanh, written out: an activation in six functions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def test_an_activation_in_several_functions_is_one() -> None:
+    torch.manual_seed(0)
+    twin = nn.Sequential(nn.Linear(8, 16), nn.GELU("tanh"), nn.Linear(16, 2)).double()
+    spelled = nn.Sequential(twin[0], Spelled(), twin[2])
+    x = torch.randn(32, 8, dtype=torch.float64)
+    one, other = measure(twin, x), measure(spelled, x)
+    assert [s.path for s in other.sites_of("dead_fraction")] == ["1"]
+    for name in ("live_derivative_fraction", "saturated_fraction", "derivative_q50"):
+        assert other[name] == pytest.approx(one[name], rel=1e-9)
+    assert other.equation == one.equation == "h = gelu(W(h)); h = W(h)"
+
+
+def test_an_expert_without_tokens_is_no_crash() -> None:
+    def experts(b: Block, x: Tensor) -> Tensor:
+        none = torch.zeros(0, dtype=torch.long)
+        return x.index_add(0, none, b.g(F.relu(b.g(x[none]))))
+
+    made, x = model(experts)
+    assert measure(made, x).branches == DEPTH
+
+
+def test_numbers_that_stay_on_a_device_are_the_same() -> None:
+    """The way of a GPU, on the CPU: statistics as one tensor, fetched at the end."""
+    from depthgauge.trace import readings
+
+    x = torch.randn(1000, dtype=torch.float64)
+    names = ("rms", "mean", "max", "nonfinite", "q01", "q50", "q99", "q999")
+    there, here = readings._on_device(x, names).tolist(), readings.numbers(x, names)
+    assert there == pytest.approx(here, rel=1e-12)
