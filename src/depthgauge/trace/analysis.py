@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from depthgauge.equation.text import to_text
+from depthgauge.trace.blocks import bare, folded
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
 from depthgauge.trace.paths import merges_between, states
-from depthgauge.trace.reading import Equation, Reader, bare, folded
+from depthgauge.trace.reading import Equation, Reader
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.roles import Roles
 from depthgauge.trace.streams import Link, Stream, streams

@@ -7,7 +7,6 @@ is never left out. Views, casts and dropout that is switched off say nothing and
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,11 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from depthgauge.equation.functions import ACTIVATIONS, NORMS
+from depthgauge.equation.functions import ACTIVATIONS
 from depthgauge.equation.nodes import (
     Activation,
     Add,
     Arithmetic,
-    Attention,
     Block,
     Constant,
     Convolution,
@@ -29,45 +27,44 @@ from depthgauge.equation.nodes import (
     Initial,
     LearnedGain,
     LearnedScalar,
-    Let,
     Linear,
-    Local,
-    Node,
     Norm,
     Number,
     Opaque,
-    Option,
-    Options,
     Product,
     Scalar,
     Scale,
     State,
-    Statement,
     Symbol,
-    Update,
     Value,
-    children,
-    rewrite,
+)
+from depthgauge.trace.attention import attention, fused
+from depthgauge.trace.blocks import (
+    Unsayable,
+    carried,
+    filled,
+    known,
+    option_of,
+    scaled,
+    shared,
+    short,
+    ungained,
+    uniform,
+    with_options,
 )
 from depthgauge.trace.graph import GRAFTED, Ref, common_path
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.merges import chain
+from depthgauge.trace.norms import norm
 from depthgauge.trace.readings import Activation as Seen
 from depthgauge.trace.roles import Roles
 
-__all__ = ["Equation", "Reader", "bare", "folded"]
+__all__ = ["Equation", "Reader"]
 
 #: How often what cannot be said is hidden piece by piece, and at all.
 _DETAILED: Final = 3
 _ATTEMPTS: Final = 24
 _LEADING: Final = ("identity", "scaled", "per-channel", "normed")
-
-
-class _Unsayable(Exception):
-    """Value ``at`` is nothing that the language has a word for; ``name`` is what it is."""
-
-    def __init__(self, at: int, name: str) -> None:
-        self.at, self.name = at, name
 
 
 @dataclass(frozen=True)
@@ -213,10 +210,10 @@ class _Region:
         shape = self.values[learned].shape
         if value.kind in ("weights", "contract") or len(shape) > 1:
             return shape
-        tensor = self.reader.tensor(learned)
+        tensor = self.tensor(learned)
         if tensor is None:
             return shape
-        return float(tensor.detach().reshape(-1)[0]) if value.kind == "norm" else _uniform(tensor)
+        return float(tensor.detach().reshape(-1)[0]) if value.kind == "norm" else uniform(tensor)
 
     # ------------------------------------------------------------------------- the block
 
@@ -227,13 +224,13 @@ class _Region:
                 self._memo = {}
                 top = self.value(self.after)
                 break
-            except _Unsayable as found:
+            except Unsayable as found:
                 self._hide(found, whole=attempt >= _DETAILED)
         else:
             top = Opaque(self._type(self.after), (State(),), self._layers(self.inside))
-        return Block(tuple(_shared(top)))
+        return Block(tuple(shared(top)))
 
-    def _hide(self, found: _Unsayable, whole: bool) -> None:
+    def _hide(self, found: Unsayable, whole: bool) -> None:
         """Hide the smallest module around what cannot be said, without one the value alone, or
         after several attempts the whole branch that it is in."""
         graph = self.roles.graph
@@ -307,6 +304,9 @@ class _Region:
             self._memo[i] = self._opaque(i) if i in self._hidden else self._read(self.values[i])
         return self._memo[i]
 
+    def tensor(self, i: int) -> Tensor | None:
+        return self.reader.tensor(i)
+
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
         entering = sorted({j for k in members for j in self.flow[k] if self._carries(j)} - members)
@@ -317,7 +317,7 @@ class _Region:
         try:
             return self._said(value)
         except (IndexError, KeyError, TypeError, ValueError):
-            raise _Unsayable(value.index, value.name) from None
+            raise Unsayable(value.index, value.name) from None
 
     def _said(self, value: Traced) -> Value:
         i = value.index
@@ -325,11 +325,11 @@ class _Region:
             return self._outside(value)
         if (seen := self.reader.activations.get(i)) is not None:
             return self._activation(seen, value)
-        if (attention := self._attention(value)) is not None:
-            return attention
+        if (whole := attention(self, value)) is not None:
+            return whole
         base = self.roles.norm_of(i)
         if base is not None:
-            return self._norm(value, base)
+            return norm(self, value, base)
         match value.kind:
             case "shape" if value.item >= 0 and (layer := self._part_of_layer(value)):
                 return layer
@@ -346,16 +346,16 @@ class _Region:
             case "act" | "point":
                 kind = value.name
                 if kind in ACTIVATIONS and len(self.roles.moving(value.inputs)) == 1:
-                    return Activation(kind, self.value(value.inputs[0]), _filled(ACTIVATIONS[kind]))
-                raise _Unsayable(i, kind)
-        raise _Unsayable(i, value.name)
+                    return Activation(kind, self.value(value.inputs[0]), filled(ACTIVATIONS[kind]))
+                raise Unsayable(i, kind)
+        raise Unsayable(i, value.name)
 
     def _outside(self, value: Traced) -> Value:
         """A value from before the region, or one that no data enters."""
         if value.kind == "parameter":
-            tensor = self.reader.tensor(value.index)
+            tensor = self.tensor(value.index)
             if tensor is not None and tensor.numel() == 1:
-                return LearnedScalar(Number(_short(tensor)))
+                return LearnedScalar(Number(short(tensor)))
         if value.kind == "shape" and value.inputs and not value.data:
             return self._outside(self.values[value.inputs[0]])
         if not value.data:
@@ -369,14 +369,14 @@ class _Region:
             entering = {j for i in inside for j in self.values[i].inputs if self._carries(j)}
             entering -= set(inside)
             if len(entering) != 1:
-                raise _Unsayable(value.index, seen.kind)
+                raise Unsayable(value.index, seen.kind)
             z = entering.pop()
         else:
             z = value.inputs[0]
         if seen.kind not in ACTIVATIONS:
-            raise _Unsayable(value.index, seen.kind)
+            raise Unsayable(value.index, seen.kind)
         options = tuple(
-            (name, _option(seen.options.get(name, default)))
+            (name, option_of(seen.options.get(name, default)))
             for name, default in ACTIVATIONS[seen.kind].items()
         )
         return Activation(seen.kind, self.value(z), options)
@@ -411,11 +411,11 @@ class _Region:
     def _sum(self, value: Traced) -> Value:
         i, name = value.index, value.name
         if self.roles.centred(i) is not None:
-            raise _Unsayable(i, "centring")
+            raise Unsayable(i, "centring")
         if value.item == GRAFTED:
             terms = self.roles.terms(i)
             if len(terms) != 2 or name != "add":
-                raise _Unsayable(i, name)
+                raise Unsayable(i, name)
             return self._ordered(self.value(terms[0][0]), self.value(terms[1][0]))
         if name in ("add", "iadd", "sub", "subtract", "isub", "rsub"):
             left, right = self._two(value)
@@ -426,12 +426,12 @@ class _Region:
             sign = -1 if name in ("sub", "subtract", "isub", "rsub") else 1
             offset = isinstance(b, LearnedGain) and sign > 0 and alpha == 1
             if offset and isinstance(a, Norm) and dict(a.options).get("bias") is False:
-                return replace(a, options=_with(a.options, bias=True))
-            return self._ordered(a, _scaled(sign * alpha, b))
+                return replace(a, options=with_options(a.options, bias=True))
+            return self._ordered(a, scaled(sign * alpha, b))
         if name in ("addmm", "baddbmm", "stack", "sum", "index_add", "scatter_add", "addcmul"):
             terms = self.roles.terms(i)
             if name == "addcmul" and value.options.get("value", 1) != 1:
-                raise _Unsayable(i, name)
+                raise Unsayable(i, name)
             out = self.value(terms[0][0])
             for j, _ in terms[1:]:
                 out = Add(out, self.value(j))
@@ -441,20 +441,20 @@ class _Region:
             out = self.value(terms[0][0])
             for j, _ in terms[1:]:
                 out = Add(out, self.value(j))
-            return _scaled(1 / len(terms), out)
+            return scaled(1 / len(terms), out)
         if name == "lerp":
             start, end, weight = (*value.args, value.options.get("weight"))[:3]
             if isinstance(weight, int | float) and not isinstance(weight, Ref):
                 a, b = self._operand(start), self._operand(end)
-                return Add(_scaled(1 - weight, a), _scaled(weight, b))
-        raise _Unsayable(i, name)
+                return Add(scaled(1 - weight, a), scaled(weight, b))
+        raise Unsayable(i, name)
 
     @staticmethod
     def _ordered(a: Value, b: Value) -> Value:
         """A sum in which the stream stands first, whichever operand of the function it was, or a
         number that something is taken from."""
         taken = isinstance(b, Constant) and isinstance(a, Scale)
-        turned = taken or (_carried(b) and not _carried(a)) or (_known(a) and not _known(b))
+        turned = taken or (carried(b) and not carried(a)) or (known(a) and not known(b))
         return Add(b, a) if turned else Add(a, b)
 
     @staticmethod
@@ -463,7 +463,7 @@ class _Region:
         given = [*value.args[:2]]
         given += [value.options[k] for k in ("input", "other") if k in value.options]
         if len(given) < 2:
-            raise _Unsayable(value.index, value.name)
+            raise Unsayable(value.index, value.name)
         return given[0], given[1]
 
     def _operand(self, operand: Any) -> Value:
@@ -473,21 +473,21 @@ class _Region:
             return self.value(operand) if known else self._learned(value)
         if isinstance(operand, int | float):
             return Constant(Number(float(operand)))
-        raise _Unsayable(self.after, "an operand that is no tensor")
+        raise Unsayable(self.after, "an operand that is no tensor")
 
     def _parameter(self, value: Traced) -> Value:
         """A learned number, or one number a channel."""
-        tensor = self.reader.tensor(value.index)
+        tensor = self.tensor(value.index)
         if tensor is None:
-            raise _Unsayable(value.index, value.path)
+            raise Unsayable(value.index, value.path)
         if tensor.numel() == 1:
-            return LearnedScalar(Number(_short(tensor)))
-        return LearnedGain(Number(_uniform(tensor)))
+            return LearnedScalar(Number(short(tensor)))
+        return LearnedGain(Number(uniform(tensor)))
 
     def _product(self, value: Traced) -> Value:
         divides = value.name in ("div", "divide", "true_divide", "truediv")
         if value.name == "rdiv" or value.options.get("rounding_mode"):
-            raise _Unsayable(value.index, "division")
+            raise Unsayable(value.index, "division")
         left, right = self._two(value)
         for x, factor in ((left, right), (right, left)):
             if isinstance(factor, int | float) and not isinstance(factor, Ref):
@@ -495,15 +495,15 @@ class _Region:
                     break
                 if divides and not factor:
                     break
-                return _scaled(1 / factor if divides else factor, self._operand(x))
+                return scaled(1 / factor if divides else factor, self._operand(x))
         if divides or not isinstance(left, Ref) or not isinstance(right, Ref):
-            raise _Unsayable(value.index, "division")
+            raise Unsayable(value.index, "division")
         for x, factor in ((left, right), (right, left)):
             inner = self.values[factor]
             if not inner.data:
                 found, of = self._learned(inner), self.value(x)
-                if isinstance(found, LearnedGain) and isinstance(of, Norm) and _ungained(of):
-                    return replace(of, options=_with(of.options, gain=found.initial))
+                if isinstance(found, LearnedGain) and isinstance(of, Norm) and ungained(of):
+                    return replace(of, options=with_options(of.options, gain=found.initial))
                 return Product(found, of)
         return Product(self.value(left), self.value(right))
 
@@ -519,15 +519,15 @@ class _Region:
         numbers = [a for a in value.args if isinstance(a, int | float) and not isinstance(a, Ref)]
         if value.kind == "product" and len(value.inputs) == 1 and len(numbers) == 1:
             number = 1 / numbers[0] if "div" in value.name else numbers[0]
-            return _scaled(number, self._learned(self.values[value.inputs[0]]))
-        raise _Unsayable(value.index, value.path or value.name)
+            return scaled(number, self._learned(self.values[value.inputs[0]]))
+        raise Unsayable(value.index, value.path or value.name)
 
     # --------------------------------------------------------------------------- layers
 
     def _layer(self, value: Traced) -> Value:
         i = value.index
         if value.name == "multi_head_attention_forward":
-            return self._fused(value)
+            return fused(self, value)
         if value.name == "linear":
             x, weight = value.inputs[0], value.inputs[1]
             bias = len(value.inputs) > 2
@@ -537,15 +537,15 @@ class _Region:
             bias = value.name == "addmm"
             x, weight = value.inputs[-2], value.inputs[-1]
             if self.values[weight].data or not self.values[weight].param:
-                raise _Unsayable(i, value.name)
+                raise Unsayable(i, value.name)
         elif value.name == "conv2d":
             return self._convolution(value)
         else:
-            raise _Unsayable(i, value.name)
+            raise Unsayable(i, value.name)
         if not self.values[x].data:
-            raise _Unsayable(i, value.name)
+            raise Unsayable(i, value.name)
         if self._over_another_axis(x):
-            raise _Unsayable(i, "linear over another axis")
+            raise Unsayable(i, "linear over another axis")
         out = self._out(value.shape[-1] if value.shape else 0)
         return Linear(self._name(weight), self.value(x), out, None, bias)
 
@@ -603,247 +603,13 @@ class _Region:
                 f"groups {given.get('groups', 1)}" if given.get("groups", 1) != 1 else "",
                 f"dilation {dilation}" if dilation != 1 else "",
             ]
-            raise _Unsayable(value.index, ", ".join([word, *filter(None, details)]))
+            raise Unsayable(value.index, ", ".join([word, *filter(None, details)]))
         bias = len(value.inputs) > 2
         out = self._out(weight.shape[0])
         if not circular:
             return Convolution(kernel, self.value(value.inputs[0]), out, None, bias)
         inner = self.value(self.values[value.inputs[0]].inputs[0])
         return Convolution(kernel, inner, out, None, bias, "circular")
-
-    # ------------------------------------------------------------------------ attention
-
-    def _fused(self, value: Traced) -> Value:
-        """``F.multi_head_attention_forward`` of one tensor with itself."""
-        query, key, values = value.inputs[:3]
-        if not query == key == values:
-            raise _Unsayable(value.index, "cross attention")
-        heads = next((a for a in value.args[3:] if type(a) is int and a != self.width), 1)
-        numbers = [a for a in value.args if type(a) is int]
-        heads = numbers[1] if len(numbers) > 1 else heads
-        causal = bool(value.options.get("is_causal"))
-        bias = any(self.values[i].path.endswith("bias") for i in value.inputs)
-        return Attention(self.value(query), Number(float(heads)), causal, None, None, bias)
-
-    def _attention(self, value: Traced) -> Value | None:
-        """The output layer of an attention spelled out in this region, or None."""
-        if value.name not in ("linear", "addmm", "matmul") or self.roles.layers(value.index) != 1:
-            return None
-        at = self.values[value.inputs[0 if value.name == "linear" else -2]]
-        while at.kind in ("shape", "drop") and at.inputs:
-            at = self.values[at.inputs[0]]
-        if at.kind not in ("attend", "contract") or self.roles.layers(at.index) != 2:
-            return None
-        parts = self._parts(at)
-        if parts is None:
-            return None
-        query, key, values, features = parts
-        sources = [self._projected(j, features) for j in (query, key, values)]
-        if any(s is None for s in sources) or len(set(sources)) != 1:
-            return None
-        (source,) = {s for s in sources if s is not None}
-        shape = self.values[query].shape
-        heads = shape[-3] if len(shape) > 3 else 1
-        if self.values[key].shape and shape[-1:] == self.values[key].shape[-1:]:
-            kv = self._heads(values)
-            if kv and kv != heads:
-                features.append(f"{kv} of {heads} key heads")
-        x = self.value(source)
-        if features:
-            name = "attention, " + ", ".join(dict.fromkeys(features))
-            entry = (self.roles.graph.path(at.index), name)
-            if entry not in self.opaque:
-                self.opaque.append(entry)
-            return Opaque(name, (x,), Number(4.0))
-        causal = bool(at.options.get("is_causal", len(at.args) > 5 and at.args[5] is True))
-        bias = len(value.inputs) > 2
-        given = at.options.get("scale", at.args[6] if len(at.args) > 6 else None)
-        usual = isinstance(given, float) and math.isclose(given, shape[-1] ** -0.5)
-        scale = None if given is None or usual else Number(float(given))
-        return Attention(x, Number(float(heads)), causal, scale, None, bias)
-
-    def _heads(self, i: int) -> int:
-        """Heads before keys were repeated for groups of queries."""
-        at = self.values[i]
-        for _ in range(6):
-            if at.kind != "shape" or not at.inputs:
-                break
-            below = self.values[at.inputs[0]]
-            if at.name in ("expand", "repeat_interleave", "repeat") and len(below.shape) >= 4:
-                return below.shape[1]
-            at = below
-        return 0
-
-    def _parts(self, at: Traced) -> tuple[int, int, int, list[str]] | None:
-        """Queries, keys and values of a product of attention, and what else was done to scores."""
-        if at.kind == "attend":
-            features = []
-            masked = at.inputs[3:] or at.options.get("attn_mask") is not None
-            if masked:
-                features.append("masked")
-            if len(at.inputs) < 3:
-                return None
-            query, key, values = at.inputs[:3]
-            return query, key, values, features
-        moving = self.roles.moving(at.inputs)
-        if len(moving) != 2:
-            return None
-        for scores, values in (moving, moving[::-1]):
-            features, inner = [], self.values[scores]
-            soft = False
-            for _ in range(16):
-                if inner.kind == "contract" and len(self.roles.moving(inner.inputs)) == 2:
-                    query, key = self.roles.moving(inner.inputs)
-                    return (query, key, values, features) if soft else None
-                below = self.roles.moving(inner.inputs)
-                if inner.kind == "softmax":
-                    soft = True
-                elif inner.kind in ("sum", "choose") or inner.name == "masked_fill":
-                    features.append("masked")
-                elif inner.kind not in ("drop", "shape", "product"):
-                    break
-                if not below:
-                    break
-                inner = self.values[below[0]]
-        return None
-
-    def _projected(self, i: int, features: list[str]) -> int | None:
-        """What the layer of queries, keys or values reads; notes rotary phases and norms."""
-        at = self.values[i]
-        for _ in range(24):
-            if at.kind == "weights" and at.name == "linear":
-                return at.inputs[0]
-            if at.kind == "contract" and self.roles.layers(at.index) == 1:
-                return at.inputs[-2]
-            base = self.roles.norm_of(at.index)
-            if base is not None:
-                features.append("query and key norm")
-                at = self.values[base]
-                continue
-            moving = [j for j in self.roles.moving(at.inputs) if j > self.before]
-            if at.kind == "sum" and len(moving) == 2:
-                features.append("rotary")
-                at = self.values[min(moving)]
-            elif at.kind == "join" and moving:
-                if len(moving) > 1:  # halves that were turned; one alone went through a cache
-                    features.append("rotary")
-                at = self.values[moving[0]]
-            elif at.kind in ("shape", "product", "drop", "sum", "point") and len(moving) >= 1:
-                at = self.values[moving[0]]
-            else:
-                return None
-        return None
-
-    # ---------------------------------------------------------------------------- norms
-
-    def _norm(self, value: Traced, base: int) -> Value:
-        kind, options = self._norm_kind(value)
-        filled = dict(NORMS[kind])
-        for name, found in options.items():
-            if name in filled:
-                filled[name] = found
-        return Norm(kind, self.value(base), tuple(filled.items()))
-
-    def _norm_kind(self, value: Traced) -> tuple[str, dict[str, Option]]:
-        name, given = value.name, value.options
-        if name in ("layer_norm", "rms_norm"):
-            if len(_sizes(value)) > 1:
-                raise _Unsayable(value.index, f"{name} over {len(_sizes(value))} axes")
-            kind = "layernorm" if name == "layer_norm" else "rmsnorm"
-            place = 4 if name == "layer_norm" else 3
-            eps = value.args[place] if len(value.args) > place else given.get("eps")
-            if eps is None and name == "rms_norm":
-                eps = 1.1920928955078125e-07
-            return kind, self._affine(value, eps)
-        if name in ("batch_norm", "instance_norm", "normalize", "local_response_norm"):
-            if name == "batch_norm":
-                eps = value.args[7] if len(value.args) > 7 else given.get("eps", 1e-5)
-                return "batchnorm", self._affine(value, eps)
-            raise _Unsayable(value.index, name)
-        if name == "group_norm":
-            groups = value.args[1] if len(value.args) > 1 else given.get("num_groups", 1)
-            eps = value.args[4] if len(value.args) > 4 else given.get("eps", 1e-5)
-            return "groupnorm", {"groups": Number(float(groups)), **self._affine(value, eps)}
-        if name in ("tanh", "erf"):
-            return self._bounded(value)
-        return self._spelled(value)
-
-    def _affine(self, value: Traced, eps: Any) -> dict[str, Option]:
-        """Learnable gain and bias among a norm's inputs, told apart by what they begin with."""
-        out: dict[str, Option] = {"eps": Number(float(eps))} if isinstance(eps, float) else {}
-        learned = [j for j in value.inputs[1:] if self.values[j].kind == "parameter"]
-        if learned:
-            tensor = self.reader.tensor(learned[0])
-            out["gain"] = Number(_uniform(tensor) if tensor is not None else 1.0)
-        out["bias"] = len(learned) > 1
-        return out
-
-    def _bounded(self, value: Traced) -> tuple[str, dict[str, Option]]:
-        inner = self.values[value.inputs[0]]
-        shift = 0.0
-        if inner.kind == "sum":
-            learned = [j for j in inner.inputs if not self.values[j].data]
-            tensor = self.reader.tensor(learned[0]) if learned else None
-            shift = float(tensor) if tensor is not None and tensor.numel() == 1 else 0.0
-            inner = self.values[self.roles.moving(inner.inputs)[0]]
-        alpha = next((j for j in inner.inputs if not self.values[j].data), None)
-        tensor = self.reader.tensor(alpha) if alpha is not None else None
-        start = float(tensor) if tensor is not None and tensor.numel() == 1 else 0.5
-        if value.name == "tanh":
-            return "dyt", {"alpha": Number(start)}
-        return "derf", {"alpha": Number(start), "shift": Number(shift)}
-
-    def _spelled(self, value: Traced) -> tuple[str, dict[str, Option]]:
-        """A norm written out: by which statistic, over which axes."""
-        x, statistic = value.inputs
-        if self.roles.values[x].kind == "reduce" or not self.values[x].data:
-            x, statistic = statistic, x
-        centred, axes, eps, length = False, None, None, False
-        todo, seen = [statistic], 0
-        while todo and seen < 24:
-            seen += 1
-            at = self.values[todo.pop()]
-            if at.kind == "sum" and self.roles.centred(at.index) is None:
-                numbers = [a for a in at.args if isinstance(a, float) and not isinstance(a, Ref)]
-                eps = numbers[0] if numbers else eps
-            if at.kind == "reduce":
-                axes = _axes(at) if axes is None else axes
-                length = at.name in ("linalg_vector_norm", "norm", "vector_norm", "linalg_norm")
-                centred = centred or at.name in ("var", "std", "var_mean", "std_mean")
-                under = self.roles.under(at)
-                centred = centred or any(self.roles.centred(j) is not None for j in under)
-            for j in self.roles.moving(at.inputs):
-                centred = centred or self.roles.centred(j) is not None
-                if at.kind != "reduce":
-                    todo.append(j)
-        shape = self.values[x].shape
-        if length or axes is None:
-            raise _Unsayable(value.index, "norm by length")
-        options: dict[str, Option] = {"eps": Number(eps)} if eps is not None else {}
-        over = sorted(a % len(shape) for a in axes)
-        others = [a for a in range(len(shape)) if a != self.axis]
-        if over == others and centred:
-            return "batchnorm", options
-        if centred and (groups := self._groups(x, over)):
-            return "groupnorm", {"groups": Number(float(groups)), **options}
-        if over != [self.axis]:
-            raise _Unsayable(value.index, "norm over other axes")
-        return ("layernorm" if centred else "rmsnorm"), options
-
-    def _groups(self, x: int, over: Sequence[int]) -> int:
-        """The groups that the width was folded into before a norm over one of them, or 0."""
-        at = self.values[x]
-        base = self.roles.centred(x)
-        shape = at.shape if base is None else self.values[base].shape
-        below = self.values[base if base is not None else x]
-        if below.kind != "shape" or not below.inputs:
-            return 0
-        whole, p = self.values[below.inputs[0]].shape, self.axis
-        folded = (*whole[:p], shape[p], -1, *whole[p + 1 :]) if len(shape) > p else ()
-        fits = len(shape) == len(whole) + 1 and all(
-            a == b for a, b in zip(shape, folded, strict=False) if b != -1
-        )
-        return int(shape[p]) if fits and over == list(range(p + 1, len(shape))) else 0
 
 
 # ------------------------------------------------------------------------------- helpers
@@ -864,179 +630,7 @@ def _within(calls: Sequence[Any], call: int, outer: int) -> bool:
     return call == outer
 
 
-def _carried(value: Value) -> bool:
-    """The state, or a factor of it."""
-    while isinstance(value, Scale):
-        value = value.value
-    if isinstance(value, Product):
-        return any(map(_carried, (value.left, value.right))) and any(
-            isinstance(side, LearnedScalar | LearnedGain) for side in (value.left, value.right)
-        )
-    return isinstance(value, State)
-
-
-def _known(value: Value) -> bool:
-    """A learned number or gain, or a factor of one."""
-    while isinstance(value, Scale):
-        value = value.value
-    return isinstance(value, LearnedScalar | LearnedGain)
-
-
-def _scaled(factor: float, value: Value) -> Value:
-    if factor == 1:
-        return value
-    if isinstance(value, Constant) and isinstance(value.scalar, Number):
-        return Constant(Number(factor * value.scalar.value))
-    return Scale(Number(float(factor)), value)
-
-
-def _uniform(tensor: Tensor) -> float:
-    """The one number of a tensor, or of one that has several their mean to three digits."""
-    flat = tensor.detach().reshape(-1)
-    if bool((flat == flat[0]).all()):
-        return _short(flat[0])
-    return float(f"{float(flat.double().mean()):.3g}")
-
-
-def _ungained(norm: Norm) -> bool:
-    return dict(norm.options).get("gain", 0) is None
-
-
-def _with(options: Options, **changes: Option) -> Options:
-    return tuple((name, changes.get(name, option)) for name, option in options)
-
-
-def _short(tensor: Tensor) -> float:
-    """One number as its own precision writes it: 1e-06, not 9.99999997e-07."""
-    number = float(tensor.detach())
-    short = tensor.detach().float().reshape(()).numpy()
-    # A float64 that holds a float32 came from one: 0.7, not 0.699999988.
-    return float(str(short)) if float(short) == number else number
-
-
-def bare(block: Block) -> Block:
-    """The block without dropout and without any option: its form alone."""
-
-    def rule(node: Node) -> Node:
-        match node:
-            case Dropout(value):
-                return value
-            case Norm(kind, value):
-                return Norm(kind, value, _filled(NORMS[kind]))
-            case Activation(kind, value):
-                return Activation(kind, value, _filled(ACTIVATIONS[kind]))
-            case Linear(name, value):
-                return Linear(name, value)
-            case Convolution(kernel, value):
-                return Convolution(kernel, value)
-            case Attention(value):
-                return Attention(value)
-        return node
-
-    found = rewrite(block, rule)
-    assert isinstance(found, Block)
-    return found
-
-
-def _filled(defaults: Mapping[str, Option]) -> Options:
-    return tuple(defaults.items())
-
-
-def _option(value: Any) -> Option:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Number(float(value))
-    option: Option = value
-    return option
-
-
 def _square(sizes: Any) -> Any:
     if isinstance(sizes, tuple) and len(set(sizes)) == 1:
         return sizes[0]
     return sizes
-
-
-def _sizes(value: Traced) -> tuple[Any, ...]:
-    given = value.args[1] if len(value.args) > 1 else value.options.get("normalized_shape", ())
-    return given if isinstance(given, tuple) else (given,)
-
-
-def _axes(value: Traced) -> list[int]:
-    given = value.args[1] if len(value.args) > 1 else value.options.get("dim", -1)
-    found = given if isinstance(given, tuple) else (given,)
-    return [a for a in found if isinstance(a, int)]
-
-
-def _shared(top: Value) -> list[Statement]:
-    """``h = top``, after a name for each inner value that stands in it twice."""
-    counts: Counter[int] = Counter()
-    nodes: dict[int, Value] = {}
-
-    def count(value: Any) -> None:
-        counts[id(value)] += 1
-        nodes[id(value)] = value
-        if counts[id(value)] == 1:
-            for child in children(value):
-                count(child)
-
-    count(top)
-    simple = (State, Local, Constant, LearnedScalar, LearnedGain, Number)
-    names: dict[int, str] = {}
-    lets: list[Statement] = []
-
-    def rebuilt(value: Any) -> Any:
-        if id(value) in names:
-            return Local(names[id(value)])
-        changed: dict[str, Any] = {}
-        for f in dataclasses.fields(value):
-            part = getattr(value, f.name)
-            if isinstance(part, tuple) and part and dataclasses.is_dataclass(part[0]):
-                changed[f.name] = tuple(rebuilt(item) for item in part)
-            elif dataclasses.is_dataclass(part) and type(part).__name__ in _VALUES:
-                changed[f.name] = rebuilt(part)
-        made = dataclasses.replace(value, **changed) if changed else value
-        if counts[id(value)] > 1 and not isinstance(value, simple) and value is not top:
-            names[id(value)] = (
-                _LETTERS[len(names)] if len(names) < len(_LETTERS) else (f"u{len(names)}")
-            )
-            lets.append(Let(names[id(value)], made))
-            return Local(names[id(value)])
-        return made
-
-    statement = Update(rebuilt(top))
-    return [*lets, statement]
-
-
-_LETTERS: Final = ("u", "v", "w", "y", "z")
-_VALUES: Final = frozenset(
-    (
-        "State", "Initial", "Local", "Constant", "LearnedScalar", "LearnedGain", "Add", "Scale",
-        "Product", "Linear", "Convolution", "Attention", "Activation", "Norm", "Dropout", "Call",
-        "Opaque",
-    )
-)  # fmt: skip
-
-
-def folded(items: Sequence[object]) -> list[tuple[int, int, int]]:
-    """Repetitions: (start, items in a unit, times), in order, covering the sequence.
-
-    At each place the unit that covers most by repeating; a shorter one where two cover the same.
-    """
-    numbers: dict[object, int] = {}
-    row = [numbers.setdefault(item, len(numbers)) for item in items]
-    out: list[tuple[int, int, int]] = []
-    at, total = 0, len(row)
-    while at < total:
-        best = (1, 1)
-        for unit in range(1, (total - at) // 2 + 1):
-            if best[1] > 1 and best[0] * best[1] + unit > total - at:
-                break  # nothing longer than what is covered is left
-            if row[at] != row[at + unit]:
-                continue
-            times = 1
-            while row[at + times * unit : at + (times + 1) * unit] == row[at : at + unit]:
-                times += 1
-            if times > 1 and (best == (1, 1) or unit * times > best[0] * best[1]):
-                best = (unit, times)
-        out.append((at, *best))
-        at += best[0] * best[1]
-    return out

@@ -38,7 +38,11 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     # PyTorch's own layers keep nothing but parameters, buffers and hooks; others may keep anything.
     own = [m.__dict__ for m in modules if type(m).__module__.startswith("torch.nn.modules")]
     others = [m.__dict__ for m in modules if not type(m).__module__.startswith("torch.nn.modules")]
-    before = [(now, now.copy()) for now in (*own, *others)]
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of thousands of modules, a few
+    before = [
+        (now, names.setdefault(keys := tuple(now), keys), tuple(now.values()))
+        for now in (*own, *others)
+    ]
     containers = _filled(own)
     loose: list[Any] = []
     for now in others:
@@ -55,10 +59,10 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     try:
         yield saved
     finally:
-        for now, then in before:
-            if not _same(now, then):
+        for now, keys, values in before:
+            if not _same(tuple(now.values()), values) or tuple(now) != keys:
                 now.clear()
-                now.update(then)
+                now.update(zip(keys, values, strict=True))
         _empty_what_was_empty(own, containers)
         for container, content in containers:
             _refill(container, content)
@@ -66,14 +70,14 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
             if parameter.requires_grad is not wanted and parameter.is_leaf:
                 parameter.requires_grad_(wanted)
         with torch.no_grad():
-            for tensor, values in written:
+            for tensor, content in written:
                 # Kernels that keep statistics do not count as writes, so the values decide.
                 if tensor.requires_grad and tensor.grad_fn is not None:
                     tensor.detach_()
-                if not torch.equal(tensor, values):
-                    _write(tensor, values)
-            for tensor, values in saved.values():
-                _write(tensor, values)
+                if not torch.equal(tensor, content):
+                    _write(tensor, content)
+            for tensor, content in saved.values():
+                _write(tensor, content)
         for array, content in arrays:
             if array.flags.writeable:
                 array[...] = content

@@ -1,0 +1,230 @@
+"""Blocks that were read back: factors and options, names for what is shared, folding.
+
+Nothing here knows a graph; these are the language's own nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from torch import Tensor
+
+from depthgauge.equation.functions import ACTIVATIONS, NORMS
+from depthgauge.equation.nodes import (
+    Activation,
+    Attention,
+    Block,
+    Constant,
+    Convolution,
+    Dropout,
+    LearnedGain,
+    LearnedScalar,
+    Let,
+    Linear,
+    Local,
+    Node,
+    Norm,
+    Number,
+    Option,
+    Options,
+    Product,
+    Scale,
+    State,
+    Statement,
+    Update,
+    Value,
+    children,
+    rewrite,
+)
+from depthgauge.trace.graph import Value as Traced
+from depthgauge.trace.roles import Roles
+
+
+class Unsayable(Exception):
+    """Value ``at`` is nothing that the language has a word for; ``name`` is what it is."""
+
+    def __init__(self, at: int, name: str) -> None:
+        self.at, self.name = at, name
+
+
+class Region(Protocol):
+    """What stands between two states, as much of it as the readers of norms and attention need."""
+
+    roles: Roles
+    values: list[Traced]
+    before: int
+    axis: int
+    width: int
+    opaque: list[tuple[str, str]]
+
+    def value(self, i: int) -> Value:
+        """The language's node for value ``i``."""
+        ...
+
+    def tensor(self, i: int) -> Tensor | None:
+        """The parameter that value ``i`` is."""
+        ...
+
+
+def carried(value: Value) -> bool:
+    """The state, or a factor of it."""
+    while isinstance(value, Scale):
+        value = value.value
+    if isinstance(value, Product):
+        return any(map(carried, (value.left, value.right))) and any(
+            isinstance(side, LearnedScalar | LearnedGain) for side in (value.left, value.right)
+        )
+    return isinstance(value, State)
+
+
+def known(value: Value) -> bool:
+    """A learned number or gain, or a factor of one."""
+    while isinstance(value, Scale):
+        value = value.value
+    return isinstance(value, LearnedScalar | LearnedGain)
+
+
+def scaled(factor: float, value: Value) -> Value:
+    if factor == 1:
+        return value
+    if isinstance(value, Constant) and isinstance(value.scalar, Number):
+        return Constant(Number(factor * value.scalar.value))
+    return Scale(Number(float(factor)), value)
+
+
+def uniform(tensor: Tensor) -> float:
+    """The one number of a tensor, or of one that has several their mean to three digits."""
+    flat = tensor.detach().reshape(-1)
+    if bool((flat == flat[0]).all()):
+        return short(flat[0])
+    return float(f"{float(flat.double().mean()):.3g}")
+
+
+def ungained(norm: Norm) -> bool:
+    return dict(norm.options).get("gain", 0) is None
+
+
+def with_options(options: Options, **changes: Option) -> Options:
+    return tuple((name, changes.get(name, option)) for name, option in options)
+
+
+def short(tensor: Tensor) -> float:
+    """One number as its own precision writes it: 1e-06, not 9.99999997e-07."""
+    number = float(tensor.detach())
+    short = tensor.detach().float().reshape(()).numpy()
+    # A float64 that holds a float32 came from one: 0.7, not 0.699999988.
+    return float(str(short)) if float(short) == number else number
+
+
+def bare(block: Block) -> Block:
+    """The block without dropout and without any option: its form alone."""
+
+    def rule(node: Node) -> Node:
+        match node:
+            case Dropout(value):
+                return value
+            case Norm(kind, value):
+                return Norm(kind, value, filled(NORMS[kind]))
+            case Activation(kind, value):
+                return Activation(kind, value, filled(ACTIVATIONS[kind]))
+            case Linear(name, value):
+                return Linear(name, value)
+            case Convolution(kernel, value):
+                return Convolution(kernel, value)
+            case Attention(value):
+                return Attention(value)
+        return node
+
+    found = rewrite(block, rule)
+    assert isinstance(found, Block)
+    return found
+
+
+def filled(defaults: Mapping[str, Option]) -> Options:
+    return tuple(defaults.items())
+
+
+def option_of(value: Any) -> Option:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Number(float(value))
+    option: Option = value
+    return option
+
+
+def shared(top: Value) -> list[Statement]:
+    """``h = top``, after a name for each inner value that stands in it twice."""
+    counts: Counter[int] = Counter()
+    nodes: dict[int, Value] = {}
+
+    def count(value: Any) -> None:
+        counts[id(value)] += 1
+        nodes[id(value)] = value
+        if counts[id(value)] == 1:
+            for child in children(value):
+                count(child)
+
+    count(top)
+    simple = (State, Local, Constant, LearnedScalar, LearnedGain, Number)
+    names: dict[int, str] = {}
+    lets: list[Statement] = []
+
+    def rebuilt(value: Any) -> Any:
+        if id(value) in names:
+            return Local(names[id(value)])
+        changed: dict[str, Any] = {}
+        for f in dataclasses.fields(value):
+            part = getattr(value, f.name)
+            if isinstance(part, tuple) and part and dataclasses.is_dataclass(part[0]):
+                changed[f.name] = tuple(rebuilt(item) for item in part)
+            elif dataclasses.is_dataclass(part) and type(part).__name__ in _VALUES:
+                changed[f.name] = rebuilt(part)
+        made = dataclasses.replace(value, **changed) if changed else value
+        if counts[id(value)] > 1 and not isinstance(value, simple) and value is not top:
+            names[id(value)] = (
+                _LETTERS[len(names)] if len(names) < len(_LETTERS) else (f"u{len(names)}")
+            )
+            lets.append(Let(names[id(value)], made))
+            return Local(names[id(value)])
+        return made
+
+    statement = Update(rebuilt(top))
+    return [*lets, statement]
+
+
+_LETTERS: Final = ("u", "v", "w", "y", "z")
+_VALUES: Final = frozenset(
+    (
+        "State", "Initial", "Local", "Constant", "LearnedScalar", "LearnedGain", "Add", "Scale",
+        "Product", "Linear", "Convolution", "Attention", "Activation", "Norm", "Dropout", "Call",
+        "Opaque",
+    )
+)  # fmt: skip
+
+
+def folded(items: Sequence[object]) -> list[tuple[int, int, int]]:
+    """Repetitions: (start, items in a unit, times), in order, covering the sequence.
+
+    At each place the unit that covers most by repeating; a shorter one where two cover the same.
+    """
+    numbers: dict[object, int] = {}
+    row = [numbers.setdefault(item, len(numbers)) for item in items]
+    out: list[tuple[int, int, int]] = []
+    at, total = 0, len(row)
+    while at < total:
+        best = (1, 1)
+        for unit in range(1, (total - at) // 2 + 1):
+            if best[1] > 1 and best[0] * best[1] + unit > total - at:
+                break  # nothing longer than what is covered is left
+            if row[at] != row[at + unit]:
+                continue
+            times = 1
+            while row[at + times * unit : at + (times + 1) * unit] == row[at : at + unit]:
+                times += 1
+            if times > 1 and (best == (1, 1) or unit * times > best[0] * best[1]):
+                best = (unit, times)
+        out.append((at, *best))
+        at += best[0] * best[1]
+    return out
