@@ -76,7 +76,8 @@ class Column:
 _EVERY = "over every element (examples, tokens, width and space)"
 _QUANTILE = (
     "the {part} quantile of magnitude {every}, by lower interpolation: an element that exists, "
-    "the ceil({q} * N)-th smallest of N, never a mean of two neighbours"
+    "the ceil({q} * N)-th smallest of N, never a mean of two neighbours; in a module of at most "
+    "8,192 elements spread evenly"
 )
 
 

@@ -85,7 +85,7 @@ def test_the_screen_says_the_equation_first_and_the_overhead_last(command: Comma
     assert lines[1].startswith("5 blocks, 3 residual branches of 2 weight layers, skip identity")
     assert any(line.startswith("two tests: ") for line in lines)
     assert lines[-1].startswith("measured 5 blocks in ")
-    assert lines[-1].endswith(" times a bare pass; no corridor was declared")
+    assert lines[-1].endswith(" times the model's own time; no corridor was declared")
 
 
 def test_quiet_output_and_file(command: Command, tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ def print_profile(
 def profile_line(profile: Profile, verdict: Verdict | None = None) -> str:
     """The closing line: the corridor's verdict, score and reason, or where it overflowed."""
     if verdict is None:
-        measured = f"measured {profile.depth} blocks"
+        measured = f"measured {profile.depth} block{'' if profile.depth == 1 else 's'}"
         if profile.overhead is not None:
-            measured += f" in {profile.overhead:.2f} times a bare pass"
+            measured += f" in {profile.overhead:.2f} times the model's own time"
         return "; ".join([measured, *nonfinite(profile), "no corridor was declared"])
     score = "" if verdict.score is None else f", smallest margin {verdict.score:+.3g} decades"
     reason = f" ({verdict.reason})" if verdict.reason else ""
@@ -113,6 +113,8 @@ def _described(stream: Mapping[str, Any], branches: int) -> str:
         for key, label in (("skip", "skip"), ("placement", "norm placement"))
         if stream.get(key)
     ]
+    if stream.get("placement") == "mixed" and stream.get("norm_at"):
+        described[-1] = f"norms {', '.join(stream['norm_at'])}"
     extra = [
         f"{stream[key]} {key}" for key in ("inner", "projected", "parallel") if stream.get(key)
     ]
@@ -229,14 +231,17 @@ def _by_gate(profile: Profile, quantity: str) -> dict[str, FloatArray]:
     values = profile.columns[quantity].values
     rows: dict[str, list[int]] = {}
     for i, site in enumerate(profile.sites_of(quantity)):
-        rows.setdefault(_alike(site), []).append(i)
+        rows.setdefault(_alike(site, "mode" in profile.settings), []).append(i)
     return {gate: values[at] for gate, at in rows.items()}
 
 
-def _alike(site: Site) -> str:
-    """A name that the sites of all blocks share: ``transformer.h.*.mlp.act``."""
+def _alike(site: Site, module: bool) -> str:
+    """A name that the sites of all blocks share: ``transformer.h.*.mlp.act``, of an equation's
+    ``blocks.3.relu`` the layer's own."""
+    if module:
+        return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", site.path)
     own = site.path.removeprefix(f"blocks.{site.block - 1}.")
-    return own if own != site.path else re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", own)
+    return own
 
 
 def _branches(profile: Profile) -> list[Column]:

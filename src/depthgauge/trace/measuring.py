@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -81,7 +81,9 @@ def _measured(
     passed = run(model, batch, loss, readings, seed)
     held = passed.held
     analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
-    rows = [row for row in _rows(analysis, readings, passed) if wanted(row.site.path)]
+    every = _rows(analysis, readings, passed)
+    rows = [row for row in every if wanted(row.site.path)]
+    filtered = len(rows) < len(every)
     rows = [_Row(_numbered(row.site, i), row.numbers) for i, row in enumerate(rows)]
     columns = _columns(rows, quantities)
     not_measured = {
@@ -89,13 +91,12 @@ def _measured(
     }
     for q in quantities:
         if q not in columns:
-            not_measured[q] = _why_missing(q, passed, rows)
+            not_measured[q] = _why_missing(q, passed, rows, filtered)
     first = (
         passed.graph.values[analysis.tracks[0].steps[0].before]
         if (analysis.tracks[0].steps)
         else passed.graph.values[0]
     )
-    own = passed.own + perf_counter() - start - passed.seconds
     return Profile(
         target=name or type(model).__name__,
         equation=_equation(analysis),
@@ -126,7 +127,7 @@ def _measured(
         not_measured=not_measured,
         coverage=_coverage(analysis, passed, held),
         disagreements=tuple(analysis.disagreements),
-        overhead=1 + own / max(passed.seconds - passed.own, 1e-9),
+        overhead=(perf_counter() - start) / max(passed.theirs, 1e-9),
     )
 
 
@@ -150,13 +151,16 @@ def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]
     return wanted
 
 
+#: Of each statistic of each part, the quantity that it is.
+_QUANTITY: Final = {key: name for name, key in PARTS.items()}
+
 # --------------------------------------------------------------------------------- sites
 
 
 @dataclass(frozen=True)
 class _Row:
     site: Site
-    numbers: Mapping[str, float]
+    numbers: Mapping[tuple[str, str], float]  # by part and statistic
 
 
 def _numbered(site: Site, index: int) -> Site:
@@ -237,10 +241,8 @@ def _state(analysis: Analysis, readings: Readings, i: int, block: int) -> _Row:
     """The state at value ``i``."""
     at = readings.place(i)
     path = _place(analysis, i)
-    numbers = {
-        **{f"state.{k}": v for k, v in readings.state(at).items()},
-        **{f"gradient.{k}": v for k, v in readings.gradient(at).items()},
-    }
+    numbers = {("state", k): v for k, v in readings.state(at).items()}
+    numbers |= {("gradient", k): v for k, v in readings.gradient(at).items()}
     return _Row(Site(0, block, path, "state"), numbers)
 
 
@@ -264,12 +266,12 @@ def _activation(analysis: Analysis, readings: Readings, i: int, block: int) -> _
         seen.kind.replace("_", "")
     ):
         path = f"{path}.{seen.kind}".lstrip(".")  # called as a function in this module
-    numbers = {f"gate.{k}": v for k, v in seen.statistics.items()}
+    numbers = {("gate", k): v for k, v in seen.statistics.items()}
     return _Row(Site(0, block, path, "activation"), numbers)
 
 
-def _branch(readings: Readings, i: int) -> dict[str, float]:
-    return {f"branch.{k}": v for k, v in readings.branch(i).items()}
+def _branch(readings: Readings, i: int) -> dict[tuple[str, str], float]:
+    return {("branch", k): v for k, v in readings.branch(i).items()}
 
 
 def _loose(
@@ -286,21 +288,23 @@ def _loose(
 
 
 def _columns(rows: Sequence[_Row], quantities: Sequence[str]) -> dict[str, Column]:
-    columns = {}
-    for name in quantities:
-        part, statistic = PARTS[name]
-        key = f"{part}.{statistic}"
-        measured = [(row.site.index, row.numbers[key]) for row in rows if key in row.numbers]
-        if measured:
-            values = np.array([[number] for _, number in measured], dtype=np.float64)
-            columns[name] = Column(tuple(index for index, _ in measured), values)
-    return columns
+    found: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in quantities}
+    for row in rows:
+        for key, number in row.numbers.items():
+            if (column := found.get(_QUANTITY[key])) is not None:
+                column[0].append(row.site.index)
+                column[1].append(number)
+    return {
+        name: Column(tuple(places), np.array(numbers, dtype=np.float64).reshape(-1, 1))
+        for name, (places, numbers) in found.items()
+        if places
+    }
 
 
-def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row]) -> str:
+def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row], filtered: bool) -> str:
     part = PARTS[quantity][0]
-    if not rows:
-        return "include and exclude leave no site"
+    if filtered:
+        return f"include and exclude leave no site{' of its kind' if rows else ''}"
     if part == "gradient":
         return passed.no_backward or "no gradient reached a state"
     if part == "gate":
@@ -383,7 +387,7 @@ def _coverage(
     unknown = [
         (analysis.graph.path(v.index), f"the function {v.name} is not known; it may hold weights")
         for v in analysis.graph.values
-        if v.kind == "opaque"
+        if v.kind == "opaque" and v.floating
     ]
     reached = analysis.graph.live if not passed.no_backward else set()
     blind = sorted(

@@ -121,7 +121,7 @@ KINDS: Final[dict[str, str]] = {
     name: kind for kind, names in _WORDS.items() for name in names.split()
 }
 
-_OPERATOR = re.compile(r"__[ir]?(\w+)__")
+_OPERATOR = re.compile(r"__(\w+)__")
 _AUTOGRAD = re.compile(r"(\w+?)Backward\w*?\d*")
 _REVERSED: Final = {"__rsub__": "rsub", "__rtruediv__": "rdiv", "__rdiv__": "rdiv"}
 _SPECIAL: Final = {
@@ -142,7 +142,8 @@ def plain_name(function: object) -> str:
     if name in _SPECIAL:
         return _SPECIAL[name]
     if match := _OPERATOR.fullmatch(name):
-        return match[1]
+        word = match[1]  # __iadd__ and __radd__ are add, __invert__ is itself
+        return word if word in KINDS or word[1:] not in KINDS else word[1:]
     if "." in name:  # torch.ops: relu.default
         name = name.split(".")[0]
     return name.removesuffix("_")

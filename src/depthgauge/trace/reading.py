@@ -89,7 +89,9 @@ class Reader:
     composites: Mapping[int, Any]
     _names: dict[int, str] = field(default_factory=dict)
     #: Blocks read so far, by what stands in their regions.
-    _known: dict[object, tuple[Block, tuple[tuple[str, str], ...]]] = field(default_factory=dict)
+    _known: dict[object, tuple[Block, tuple[tuple[str, str], ...], str]] = field(
+        default_factory=dict
+    )
 
     def read(
         self,
@@ -109,12 +111,17 @@ class Reader:
         """
         region = _Region(self, before, after, foreign, branches, initial, end)
         key = region.key()
+        path = common_path(self.roles.graph.path(i) for i in region.inside if i <= region.end)
         if key not in self._known:
             block = region.block()
-            self._known[key] = block, tuple(region.opaque)
-        block, opaque = self._known[key]
-        path = common_path(self.roles.graph.path(i) for i in region.inside if i <= region.end)
-        return Equation(block, path, opaque)
+            self._known[key] = block, tuple(region.opaque), path
+        block, opaque, first = self._known[key]
+        # A region that reads like an earlier one hides the same, in its own modules.
+        here = tuple(
+            (f"{path}{place[len(first) :]}" if place.startswith(first) else place, name)
+            for place, name in opaque
+        )
+        return Equation(block, path, here)
 
     def tensor(self, i: int) -> Tensor | None:
         return self.parameters.get(self.roles.values[i].path)
@@ -512,7 +519,11 @@ class _Region:
         if value.kind == "parameter":
             return self._parameter(value)
         if value.kind == "shape" and len(value.inputs) == 1:
-            return self._learned(self.values[value.inputs[0]])
+            whole, place = self.values[value.inputs[0]], value.args[1:2]
+            table = self.tensor(whole.index)
+            if value.name == "getitem" and table is not None and math.prod(value.shape) == 1:
+                return LearnedScalar(Number(short(table[place[0]].reshape(()))))
+            return self._learned(whole)
         if value.kind == "product" and len(value.inputs) == 2 and "div" not in value.name:
             left, right = (self._learned(self.values[j]) for j in value.inputs)
             return Product(left, right)

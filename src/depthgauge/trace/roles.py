@@ -22,6 +22,8 @@ KINDS_OF_PATH = ("identity", "scaled", "per-channel", "normed", "gated", "mixed"
 _IDLE = frozenset(
     ("shape", "drop", "join", "norm", "choose", "source", "cut", "parameter", "input")
 )
+#: Views and copies in which every element has another's place.
+_MOVED = ("roll", "flip", "fliplr", "flipud", "rot90")
 _ROOTS = ("sqrt", "rsqrt")
 _LENGTHS = ("std", "norm", "linalg_vector_norm", "linalg_norm", "vector_norm", "std_mean")
 _CHEAP = ("point", "shape", "product", "sum", "reduce")
@@ -280,6 +282,8 @@ class Roles:
         if (base := self.norm_of(i)) is not None:
             return [Step(base, "normed")]
         match value.kind:
+            case "shape" if value.name in _MOVED:
+                return [Step(j, "mixed") for j in flow[:1]]
             case "shape" | "drop":
                 return [Step(j) for j in flow[:1]]
             case "join":

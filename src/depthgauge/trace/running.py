@@ -34,14 +34,14 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 @dataclass
 class Pass:
     """What one pass left: the graph, the names of parameters without gradient, the module ids that
-    were called, seconds in all and those that were our own, and what else has to be said."""
+    were called, seconds in all and those of the model itself, and what else has to be said."""
 
     graph: Graph
     held: Inventory
     no_gradient: list[str]
     called: set[int]
     seconds: float
-    own: float
+    theirs: float
     cotangent: str
     notes: list[str] = field(default_factory=list)
     no_backward: str = ""
@@ -228,7 +228,7 @@ class _Forward:
     output: Any
     recorder: Recorder
     anchor: Tensor
-    setup: float
+    seconds: float  # of the model itself
     note: str = ""
 
 
@@ -240,7 +240,6 @@ def _forward(
     saved: dict[int, tuple[Tensor, Tensor]],
     lift: bool,
 ) -> _Forward:
-    start = perf_counter()
     anchor = torch.zeros((), requires_grad=True, device="cpu")  # wherever new tensors go
     recorder = Recorder(held, readings, anchor, saved)
 
@@ -252,7 +251,7 @@ def _forward(
     copied = mapped(batch, given)
     for name, tensor in tensors(copied):
         recorder.give(tensor, name or "input")
-    setup = perf_counter() - start
+    start = perf_counter()
     try:
         with _eager(), recorder:
             output = call(model, copied)
@@ -271,7 +270,7 @@ def _forward(
         )
         made.__cause__ = error
         raise _Refused(made) from error
-    return _Forward(output, recorder, anchor, setup)
+    return _Forward(output, recorder, anchor, perf_counter() - start - recorder.own)
 
 
 def _backward(
@@ -284,7 +283,7 @@ def _backward(
     start: float,
 ) -> Pass:
     recorder, graph = found.recorder, found.recorder.graph
-    clock = perf_counter()
+    theirs = found.seconds
     outputs = [(name, t) for name, t in tensors(found.output)]
     if not outputs:
         raise TargetError(
@@ -302,7 +301,6 @@ def _backward(
     readings.ended()
     for _, tensor in outputs:
         readings.returned(graph.values[recorder.find(tensor)], tensor)
-    own = perf_counter() - clock
     total, words = _total(outputs, found.output, batch, loss, seed, graph, recorder)
     parameters = [(name, p) for name, p in held.parameters if p.requires_grad]
     notes = [found.note] if found.note else []
@@ -312,6 +310,7 @@ def _backward(
         missing = [name for name, _ in parameters]
     else:
         given = [p for _, p in parameters]
+        clock = perf_counter()
         try:
             gradients = _gradients(total, [found.anchor, *given], graph)
         except (Exception, SystemExit) as error:
@@ -319,17 +318,16 @@ def _backward(
                 f"the backward pass raised {type(error).__name__}: {_one_line(error)}"
             ) from error
         missing = [n for (n, _), g in zip(parameters, gradients[1:], strict=True) if g is None]
+        theirs += perf_counter() - clock - readings.own
         del gradients
-    clock = perf_counter()
     readings.finish()
-    own += perf_counter() - clock
     return Pass(
         graph,
         held,
         missing,
         recorder.called,
         perf_counter() - start,
-        recorder.own + readings.own + found.setup + own,
+        theirs,
         words,
         notes,
         no_backward,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from depthgauge.equation.branches import common, ordered
 from depthgauge.trace.graph import common_path
 from depthgauge.trace.merges import Merge, chain
-from depthgauge.trace.roles import Roles
+from depthgauge.trace.roles import Roles, worst
 
 __all__ = ["Branch", "Link", "Stream", "streams"]
 
@@ -44,6 +44,7 @@ class Link:
     after: int
     broken: bool
     fraction: float
+    kind: str  # of the skip, with what is done to the stream after the sum
     trimmed: int  # ``after`` without a norm that the head reads
 
 
@@ -65,7 +66,7 @@ class Stream:
 
     @property
     def skip(self) -> str:
-        return common((link.merge.kind for link in self.links), default="none")
+        return common((link.kind for link in self.links), default="none")
 
     @property
     def inner(self) -> int:
@@ -329,6 +330,7 @@ def _link(
         after=after,
         broken=bool(earlier) and not last,
         fraction=_fraction(roles, merge),
+        kind=worst(merge.kind, _factor_after(roles, merge.value, after)),
         trimmed=trimmed,
     )
 
@@ -344,6 +346,12 @@ def _passed_on(roles: Roles, merge: Merge, later: Sequence[Merge]) -> tuple[int,
             normed = back[merge.value] == "normed" or _norms(roles, other.root, merge)
             return other.root, normed, other.root
     return (merge.value, False, merge.value) if later else _last(roles, merge)
+
+
+def _factor_after(roles: Roles, sum_: int, after: int) -> str:
+    """The factor that the whole sum is given before the stream goes on: ``(x + f) / sqrt(2)``."""
+    kind = chain(roles, after).get(sum_, "identity")
+    return kind if kind in ("scaled", "per-channel") else "identity"
 
 
 def _closed(links: list[Link]) -> Link:
