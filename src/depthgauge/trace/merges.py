@@ -18,6 +18,7 @@ from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
 
 __all__ = ["Merge", "chain", "find", "local", "merges"]
 
+_OLDER = 24  # states that a delayed branch may have begun at, at most
 _LONGEST = 64  # values on a weight-free path, at most
 
 
@@ -35,6 +36,11 @@ class Merge:
     kind: str
     branches: tuple[tuple[int, ...], ...]
     absorbed: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()  # of branches that begin at an older state than the skip
+
+    def start(self, k: int) -> int:
+        """The tensor that branch ``k`` was computed from."""
+        return self.starts[k] if self.starts else self.root
 
     @property
     def terms(self) -> tuple[int, ...]:
@@ -115,7 +121,7 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
         found = _skip(roles, [n for n in nodes if n in own or n not in bearing], own)
     found = found or _skip(roles, nodes, bearing) or _projection(roles, nodes)
     if found is None:
-        return None
+        return _delayed(roles, i, nodes, absorbed)
     skip, root, kind, reaches = found
     reaches |= {n: reach(roles, n, root) for n in nodes if n not in reaches}
     coefficient = dict(terms)[skip]
@@ -124,10 +130,57 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
         return None
     extra = [n for n in nodes if n != skip and all(n not in g for g in groups)]
     total = worst(kind, coefficient)
+    starts = [root] * len(groups)
     for node in extra:
-        if roles.values[node].data and root not in chains[node]:
+        if not roles.values[node].data or root in chains[node]:
+            continue
+        if (start := _start(roles, node, root)) is not None:
+            groups.append((node,))
+            starts.append(start)
+        else:
             total = worst(total, "mixed")
-    return Merge(i, root, skip, total, tuple(groups), tuple(absorbed))
+    begins = tuple(starts) if len(set(starts)) > 1 else ()
+    return Merge(i, root, skip, total, tuple(groups), tuple(absorbed), begins)
+
+
+def _delayed(roles: Roles, i: int, nodes: list[int], absorbed: list[int]) -> Merge | None:
+    """A sum of the stream and a branch that was computed from the stream before the last merge:
+    ``c = f(x); x = x + g(x); x = x + c``."""
+    for skip in nodes:
+        back = chain(roles, skip)
+        root = next((t for t in back if roles.values[t].kind == "sum"), None)
+        if root is None or back[root] != "identity" or find(roles, root) is None:
+            continue
+        others = [n for n in nodes if n != skip and roles.values[n].data]
+        starts = [_start(roles, n, root) for n in others]
+        known = tuple(start for start in starts if start is not None)
+        if others and len(known) == len(others):
+            branches = tuple((n,) for n in others)
+            return Merge(i, root, skip, "identity", branches, tuple(absorbed), known)
+    return None
+
+
+def _start(roles: Roles, term: int, root: int) -> int | None:
+    """The latest state before ``root`` that ``term`` was computed from through weights, or None;
+    ``root`` is a merge, and the states before are what it and earlier merges carry on."""
+    if root in chain(roles, term):  # the stream itself, turned or seen otherwise
+        return None
+    if roles.values[root].kind != "sum" or find(roles, root) is None:
+        return None
+    older: list[int] = []
+    todo, seen = [root], {root}
+    while todo and len(older) < _OLDER:
+        at = todo.pop()
+        for node, _ in roles.terms(at) if roles.values[at].kind == "sum" else ():
+            for t, kind in chain(roles, node).items():
+                if kind in ("identity", "scaled", "per-channel", "normed") and t not in seen:
+                    seen.add(t)
+                    older.append(t)
+                    todo.append(t)
+    if not older or term in older:
+        return None
+    below = reach(roles, term, min(older))
+    return max((t for t in older if below.get(t, 0) & WEIGHED_STATES), default=None)
 
 
 def _table(roles: Roles, i: int) -> bool:
@@ -176,7 +229,9 @@ def _flat(roles: Roles, i: int, absorbed: list[int]) -> list[tuple[int, str]]:
 
 
 def _used_once(roles: Roles, i: int) -> bool:
-    return len(roles.graph.consumers[i]) == 1
+    """By what reaches an output: a number that is logged on the way is no use."""
+    live = roles.graph.live
+    return sum(user in live for user in roles.graph.consumers[i]) == 1
 
 
 def chain(roles: Roles, i: int) -> dict[int, str]:
@@ -313,7 +368,7 @@ def _series(roles: Roles, term: int, root: int) -> int:
     for i in sorted(roles.graph.ancestors([term], root + 1)):
         below = [depths[j] for j in roles.flow[i] if j in depths]
         if below:
-            depths[i] = max(below) + max(roles.layers(i), roles.moves(i))
+            depths[i] = max(below) + roles.layers(i)
     return depths.get(term, 0)
 
 

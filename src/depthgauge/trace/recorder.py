@@ -37,6 +37,7 @@ _FLOATING: Final = frozenset((
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64,
     torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2,
 ))  # fmt: skip
+_ALIKE: Final = frozenset(("expand_as", "view_as", "reshape_as", "type_as"))
 _EMPTY: Final[tuple[int, ...]] = ()
 _NONE: Final[dict[str, Any]] = {}
 _SPLIT: Final = frozenset((*_FUSED, "sum", "mean", "einsum", "index_put"))
@@ -261,6 +262,8 @@ class Recorder(TorchFunctionMode):
             {key: self._strip(arg, inputs) for key, arg in kwargs.items()} if kwargs else _NONE
         )
         values = self._values
+        if name in _ALIKE:
+            inputs = inputs[:1]  # of the other tensor only the shape or the type is taken
         if name in _SPLIT:
             name, kind, inputs = self._split(name, kind, inputs, shown, options, out)
         data = param = False

@@ -111,7 +111,7 @@ def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
 
 def _nested(roles: Roles, merges: Sequence[Merge]) -> tuple[list[Merge], dict[int, list[Merge]]]:
     """The outermost merges, and by merge those that stand in its branches."""
-    regions = {m.value: region(roles, m.root, m.terms) - {m.value} for m in merges}
+    regions = {m.value: _branches_of(roles, m) - {m.value} for m in merges}
     left_out = _injections(roles, merges) | _crossing(roles, merges, regions)
     owner: dict[int, Merge] = {}
     outer: list[Merge] = []
@@ -156,6 +156,14 @@ def _crossing(roles: Roles, merges: Sequence[Merge], regions: dict[int, set[int]
         )
         and values.isdisjoint(chain(roles, merge.root))
     }
+
+
+def _branches_of(roles: Roles, merge: Merge) -> set[int]:
+    """The values of all branches of a merge, each from where it begins."""
+    found: set[int] = set()
+    for k, terms in enumerate(merge.branches):
+        found |= region(roles, merge.start(k), terms)
+    return found
 
 
 def _injections(roles: Roles, merges: Sequence[Merge]) -> set[int]:
@@ -314,13 +322,14 @@ def _link(
     paths = []
     stops = {other.value for other in outer}
     within = inside[merge.value]
-    for terms in merge.branches:
-        place = region(roles, start, terms, stops - {merge.value})
-        flags = _flags(roles, place, start, terms)
+    for k, terms in enumerate(merge.branches):
+        begin = merge.start(k) if merge.starts and merge.starts[k] != merge.root else start
+        place = region(roles, begin, terms, stops - {merge.value})
+        flags = _flags(roles, place, begin, terms)
         nested = sum(m.value in place for m in within) + (len(terms) > 1)
         if normed:
             flags = ordered((*flags, "stream"))
-        depths = _depths(roles, place, start)
+        depths = _depths(roles, place, begin)
         m = max(depths.get(term, 0) for term in terms)
         paths.append(Branch(terms, m, flags, nested, _path(roles, place, merge)))
     return Link(
