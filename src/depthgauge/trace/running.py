@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import os
 import sys
 import warnings
@@ -423,7 +424,7 @@ def _total(
             continue
         seen |= below
         draw = torch.randn(tensor.shape, generator=generator, dtype=torch.float32, device="cpu")
-        draw = draw / draw.square().mean().sqrt().clamp_min(1e-30)
+        draw /= (torch.linalg.vector_norm(draw) / math.sqrt(draw.numel())).clamp_min(1e-30)
         part = (tensor * draw.to(tensor)).sum()
         total = part if total is None else total + part
         chosen.append(name or "the output")
