@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthgauge.instruments.rivers import quantiles, wide
+from depthgauge.instruments.rivers import places, quantiles, wide
 from depthgauge.network.activations import Gate
 
 LIVE, SATURATED, DEAD = 0.1, 0.01, 1e-6
@@ -80,6 +80,19 @@ class Gates:
         units = y.dim() + self._width_axis
         others = [axis for axis in range(1, y.dim()) if axis != units]
         return torch.maximum(slope, y.abs()).amax(others) <= DEAD
+
+
+def of_one(names: Sequence[str], rule: Gate, z: Tensor, y: Tensor) -> dict[str, float]:
+    """Shares and quantiles, all but ``dead``, of one flat input and output; one sort gives all."""
+    if math.isnan(y.amax().item()):
+        return dict.fromkeys(names, math.nan)
+    slope = np.sort(np.abs(rule.derivative(z, y).cpu().numpy()))
+    found = {
+        "live": 1 - np.searchsorted(slope, LIVE, "right") / slope.size,
+        "saturated": np.searchsorted(slope, SATURATED, "left") / slope.size,
+    }
+    quantile = dict(zip(QUANTILES, slope[places(slope.size, QUANTILES.values())], strict=True))
+    return {name: float(found[name] if name in found else quantile[name]) for name in names}
 
 
 def _positive(y: Tensor) -> Tensor:

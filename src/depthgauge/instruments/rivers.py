@@ -16,7 +16,7 @@ is taken again in float64 with the largest magnitude divided out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -76,14 +76,17 @@ def quantiles(x: Tensor, shares: Sequence[float] = tuple(QUANTILES.values())) ->
 
     NaN counts as the largest magnitude, so that it is seen in the upper quantiles.
     """
-    count = x.shape[-1]
-    places = [max(math.ceil(q * count), 1) - 1 for q in shares]
     magnitude = x.abs()
     if x.device.type == "cpu":  # NumPy sorts with vector instructions; selecting is slower
         ordered = torch.from_numpy(np.sort(magnitude.numpy(), axis=-1))
     else:
         ordered = magnitude.sort(-1).values
-    return ordered[..., places].movedim(-1, 0)
+    return ordered[..., places(x.shape[-1], shares)].movedim(-1, 0)
+
+
+def places(count: int, shares: Iterable[float]) -> list[int]:
+    """Where the quantiles stand among ``count`` elements in order: the ceil(q N)-th, from 0."""
+    return [max(math.ceil(q * count), 1) - 1 for q in shares]
 
 
 SINGLE: Final[dict[str, Callable[[Tensor], list[float]]]] = {

@@ -90,6 +90,8 @@ class Graph:
         the values.
         """
         values, out = self.values, self._flow
+        if len(out) == len(values):
+            return out
         for value in values[len(out) :]:
             if not value.floating or value.kind == "cut" or not (value.grad or value.blind):
                 out.append(())
@@ -122,11 +124,13 @@ class Graph:
     def ancestors(self, roots: Iterable[int], low: int = -1) -> set[int]:
         """The roots and all they were computed from, as far down as value ``low`` (inclusive)."""
         found: set[int] = set()
-        todo = [i for i in roots if i >= low]
+        flow, todo = self.flow, [i for i in roots if i >= low]
         while todo:
             if (i := todo.pop()) not in found:
                 found.add(i)
-                todo += [j for j in self.flow[i] if j >= low and j not in found]
+                for j in flow[i]:
+                    if j >= low:
+                        todo.append(j)
         return found
 
     def path(self, i: int) -> str:
@@ -136,7 +140,7 @@ class Graph:
 
 def common_path(paths: Iterable[str]) -> str:
     """The longest module path that begins all of them, ``""`` if there is none."""
-    split = [path.split(".") for path in paths]
+    split = [path.split(".") for path in set(paths)]
     common = []
     for words in zip(*split, strict=False):
         if len(set(words)) > 1:

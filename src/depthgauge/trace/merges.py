@@ -9,7 +9,7 @@ through weights itself, linearly, is a projected skip when the other bends the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -50,7 +50,7 @@ class Merge:
 def merges(roles: Roles) -> list[Merge]:
     """Every merge of the graph, also those inside branches, in forward order."""
     live = roles.graph.live
-    places = [i for i in roles.sums + _cells(roles) if i in live]
+    places = [i for i in [*roles.sums, *_cells(roles)] if i in live]
     injected = _injected(roles, places)
     found = [merge for i in places if (merge := find(roles, i, injected))]
     if not any(roles.values[i].shape for i in roles.graph.outputs):
@@ -211,7 +211,7 @@ def _flat(roles: Roles, i: int, absorbed: list[int]) -> list[tuple[int, str]]:
     """
     out: list[tuple[int, str]] = []
     todo = roles.terms(i)[::-1]
-    sums = set(roles.sums)
+    sums = roles.sums
     while todo and len(out) < 256:
         node, kind = todo.pop()
         at, through = node, kind
@@ -234,8 +234,11 @@ def _used_once(roles: Roles, i: int) -> bool:
     return sum(user in live for user in roles.graph.consumers[i]) == 1
 
 
-def chain(roles: Roles, i: int) -> dict[int, str]:
+def chain(roles: Roles, i: int) -> Mapping[int, str]:
     """What value ``i`` carries: each tensor on its weight-free paths back, with the path's kind."""
+    found = roles.chains.get(i)
+    if found is not None:
+        return found
     found = {i: "identity"}
     todo = [i]
     while todo and len(found) < _LONGEST:
@@ -246,6 +249,7 @@ def chain(roles: Roles, i: int) -> dict[int, str]:
             if step.value not in found:
                 found[step.value] = worst(found[at], step.kind)
                 todo.append(step.value)
+    roles.chains[i] = found
     return found
 
 
@@ -289,9 +293,11 @@ def local(roles: Roles, terms: list[int]) -> tuple[int, int, str] | None:
     if found is None and (sums := [n for n in terms if roles.values[n].kind == "sum"]):
         # (x + a) + b, while it is not known yet that nothing else will read x + a.
         for node in sums:
+            further = dict(chains[node])
             for term, kind in roles.terms(node):
                 for t, path in chain(roles, term).items():
-                    chains[node].setdefault(t, worst(kind, path))
+                    further.setdefault(t, worst(kind, path))
+            chains[node] = further
         found = _skip(roles, terms, chains)
         if found is not None:
             return found[0], found[0], "identity"
@@ -307,7 +313,7 @@ def _carries(roles: Roles, i: int) -> bool:
 _Found = tuple[int, int, str, dict[int, dict[int, int]]]
 
 
-def _skip(roles: Roles, nodes: list[int], chains: dict[int, dict[int, str]]) -> _Found | None:
+def _skip(roles: Roles, nodes: list[int], chains: Mapping[int, Mapping[int, str]]) -> _Found | None:
     if not chains:
         return None
     low = min(min(c) for c in chains.values())

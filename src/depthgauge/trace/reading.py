@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 from torch import Tensor
@@ -145,7 +146,6 @@ class _Region:
         self.before, self.after, self.foreign = before, after, foreign
         self.opaque: list[tuple[str, str]] = []
         self.inside = self._between()
-        self.reached = self.roles.graph.ancestors([after], before)
         self.width, self.axis = self._state_width()
         self._memo: dict[int, Value] = {}
         self._hidden: dict[int, tuple[str, set[int]]] = {}  # opaque value -> name, what it hides
@@ -162,6 +162,11 @@ class _Region:
             found.add(i)
             todo += [j for j in self.values[i].inputs if self._carries(j)]
         return found
+
+    @cached_property
+    def reached(self) -> set[int]:
+        """What a gradient reaches from ``after``, down to the state."""
+        return self.roles.graph.ancestors([self.after], self.before)
 
     def _carries(self, i: int) -> bool:
         value = self.values[i]

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from depthgauge.instruments import rivers
-from depthgauge.instruments.gates import DEAD, Gates
+from depthgauge.instruments import gates, rivers
+from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.merges import local
@@ -255,14 +256,12 @@ class Readings:
 
     def _gate(self, made: Activation, rule: Gate, z: Tensor, y: Tensor, axis: int) -> None:
         """Shares and quantiles over a sample of the pre-activations; dead units over all."""
-        some = [name for name in self._gates if name != "dead"]
         y = y.detach()
-        flat_z, flat_y = z.reshape(-1), y.reshape(-1)
-        gates = Gates(some, 1, 1, -1)
-        gates.see(0, rule, sample(z, flat_z)[None], sample(y, flat_y)[None])
-        made.statistics = {name: float(gates.values[name][0, 0]) for name in some}
+        part = [rivers.wide(sample(x, x.reshape(-1))) for x in (z, y)]
+        some = [name for name in self._gates if name != "dead"]
+        made.statistics = gates.of_one(some, rule, *part) if some else {}
         if "dead" in self._gates:
-            made.statistics["dead"] = _dead(rule, z, y, axis)
+            made.statistics["dead"] = _dead(rule, rivers.wide(z), rivers.wide(y), axis)
 
     def _axis(self, value: Value) -> int:
         """Where the units are, from the right: the channels of a convolution, or the last axis."""
@@ -356,7 +355,7 @@ def numbers(x: Tensor, names: Sequence[str]) -> Numbers:
     a = flat.numpy()
     out: list[float] = []
     top = math.nan
-    ordered: list[float] = []
+    ordered: dict[str, float] = {}
     low = 1e-30 if a.itemsize == 4 else 1e-290  # below it squares lose digits
     for name in names:
         if name == "rms":
@@ -369,13 +368,18 @@ def numbers(x: Tensor, names: Sequence[str]) -> Numbers:
             top = max(float(a.max()), -float(a.min())) if top != top else top
             out.append(0.0 if math.isfinite(top) else rivers.nonfinite(flat[None])[0])
         elif name == "mean":
-            mean = float(a.mean())
+            mean = flat.sum().item() / a.size
             out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
         else:
-            if not ordered:
-                ordered = rivers.quantiles(sample(x, flat)[None])[:, 0].tolist()
-            out.append(ordered[_QUANTILES.index(name)])
+            ordered = ordered or _quantiles(sample(x, flat))
+            out.append(ordered[name])
     return out
+
+
+def _quantiles(x: Tensor) -> dict[str, float]:
+    places = rivers.places(x.numel(), rivers.QUANTILES.values())
+    ordered = np.sort(np.abs(x.numpy()))
+    return dict(zip(rivers.QUANTILES, ordered[places].tolist(), strict=True))
 
 
 def _rms(flat: Tensor, a: Any) -> float:
@@ -464,21 +468,29 @@ def _unscaled(branch: Tensor, stream: Tensor) -> Numbers:
 def _dead(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:
     """The share of units that are 0 with derivative 0 on every example: first by the output alone,
     then by the derivative where that is 0."""
-    others = [i for i in range(y.dim()) if i != y.dim() + axis]
-    y = rivers.wide(y)
-    size = y.abs().amax(others) if others else y.abs()
-    if math.isnan(float(size.sum())):
+    if y.dim() + axis < 1:  # one example: every unit is the whole of its output
+        y, z = y.unsqueeze(0), z.unsqueeze(0)
+    if not math.isfinite(y.sum().item()) and bool(y.isnan().any()):
         return math.nan
-    silent = size <= DEAD
-    units = int(silent.sum())
-    if units:
-        picked = silent.nonzero()[:, 0]
-        where = y.dim() + axis
-        slope = rule.derivative(
-            rivers.wide(z).index_select(where, picked), y.index_select(where, picked)
-        ).abs()
-        units = int((slope.amax(others) <= DEAD).sum()) if others else int((slope <= DEAD).sum())
-    return units / silent.numel()
+    where = y.dim() + axis
+    others = [i for i in range(y.dim()) if i != where]
+    count = y.shape[where]
+    # The first examples show most units alive; only the rest are looked at on all of them.
+    first = y[: max(1, len(y) // 8)] if len(y) > 1 else y
+    silent = (_largest(first, others) <= DEAD).nonzero()[:, 0]
+    if len(silent) and len(first) < len(y):
+        y, z = (x.index_select(where, silent) for x in (y, z))
+        silent = (_largest(y, others) <= DEAD).nonzero()[:, 0]
+    if not len(silent):
+        return 0.0
+    slope = rule.derivative(z.index_select(where, silent), y.index_select(where, silent))
+    return int((slope.abs().amax(others) <= DEAD).sum()) / count
+
+
+def _largest(x: Tensor, axes: list[int]) -> Tensor:
+    if x.device.type != "cpu":
+        return x.abs().amax(axes)
+    return torch.from_numpy(np.abs(x.numpy()).max(tuple(axes)))
 
 
 # --------------------------------------------------------------------- kinds of activation

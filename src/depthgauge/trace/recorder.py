@@ -42,8 +42,9 @@ _EMPTY: Final[tuple[int, ...]] = ()
 _NONE: Final[dict[str, Any]] = {}
 _SPLIT: Final = frozenset((*_FUSED, "sum", "mean", "einsum", "index_put"))
 _LASTING: Final = ("method_descriptor", "wrapper_descriptor", "builtin_function_or_method")
-#: Functions met so far, with their plain names and kinds.
-_NAMES: dict[Any, tuple[str, str]] = {}
+#: Functions met so far, with their plain names, their kinds, and whether they may write to their
+#: first tensor.
+_NAMES: dict[Any, tuple[str, str, bool]] = {}
 _ELEMENTWISE: Final = ("act", "point", "product", "sum", "shape", "source", "constant")
 
 
@@ -203,10 +204,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         start = perf_counter()
-        found = _NAMES.get(func)
-        if found is None:
-            found = _named(func)
-        name, kind = found
+        name, kind, writes = _NAMES.get(func) or _named(func)
         watcher, seen = self._watcher, None
         if watcher is not None and args:
             if kind == "sum" or name in _FUSED:
@@ -215,7 +213,7 @@ class Recorder(TorchFunctionMode):
                 seen = watcher.activating(args[0], _in_place(func, args, kwargs))
         if name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
             return None  # asks for the gradient that our anchor has given it already
-        if args and isinstance(args[0], Tensor) and _overwrites(func, name, args, kwargs):
+        if writes and _overwrites(name, args, kwargs):
             self._spare(args[1] if name == "embedding" else args[0])
         own = perf_counter() - start
         try:
@@ -538,10 +536,14 @@ class Recorder(TorchFunctionMode):
         return [(self.find(a), a) for a in given if isinstance(a, Tensor) and a.is_floating_point()]
 
 
-def _named(function: Any) -> tuple[str, str]:
-    """Plain name and kind; kept for functions that live as long as PyTorch does."""
+def _named(function: Any) -> tuple[str, str, bool]:
+    """What ``_NAMES`` holds; kept for functions that live as long as PyTorch does."""
     name = plain_name(function)
-    found = (name, kind_of(name))
+    own = getattr(function, "__name__", "")
+    operator = own.startswith("__i") and name != own  # __iadd__
+    in_place = own.endswith("_") and not own.endswith("__")
+    writes = operator or in_place or name in ("setitem", "data", "embedding")
+    found = (name, kind_of(name), writes)
     # Properties come as a new object each time, and lambdas would be held for ever.
     lasts = getattr(function, "__module__", None) is not None or type(function).__name__ in _LASTING
     if lasts and len(_NAMES) < 4096:
@@ -583,17 +585,13 @@ def _untaught(value: Value) -> bool:
     return not value.floating or not value.data or value.kind == "input"
 
 
-def _overwrites(function: Any, name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a function writes to its first tensor (an embedding with a largest norm: to its
-    table)."""
+def _overwrites(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a function that may write to its first tensor does (an embedding with a largest norm
+    writes to its table)."""
     if name == "embedding":
         bounded = len(args) > 3 and args[3] is not None
         return len(args) > 1 and (bounded or "max_norm" in kwargs)
-    own = getattr(function, "__name__", "")
-    if name == "setitem" or (name == "data" and len(args) == 2):
-        return True
-    operator = own.startswith("__i") and name != own  # __iadd__
-    return operator or (own.endswith("_") and not own.endswith("__"))
+    return bool(args) and isinstance(args[0], Tensor) and (name != "data" or len(args) == 2)
 
 
 def _factors(name: str, args: Any, kwargs: Any) -> tuple[float, float] | None:

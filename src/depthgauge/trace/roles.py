@@ -51,6 +51,7 @@ class Roles:
         self._norms: dict[int, int | None] = {}
         self._layers: dict[int, int] = {}
         self._back: dict[int, tuple[Step, ...]] = {}
+        self.chains: dict[int, dict[int, str]] = {}  # filled by ``merges.chain``
 
     @property
     def flow(self) -> list[tuple[int, ...]]:
@@ -356,14 +357,14 @@ class Roles:
         return "identity"  # a mask
 
     @cached_property
-    def sums(self) -> list[int]:
-        """Values that add at least two tensors from which gradients come."""
-        return [
-            v.index
+    def sums(self) -> dict[int, None]:
+        """Values that add at least two tensors from which gradients come, in order."""
+        return {
+            v.index: None
             for v in self.values
             if v.kind == "sum" and v.floating and len(self.flow[v.index]) > 1
             and self.centred(v.index) is None
-        ]  # fmt: skip
+        }  # fmt: skip
 
 
 def _half(value: Value) -> bool:

@@ -7,7 +7,7 @@ one stream in two segments, and where it leads to another source they are two st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from depthgauge.equation.branches import common, ordered
@@ -94,10 +94,10 @@ def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
     outer, inside = _nested(roles, merges)
     rows = _linked(roles, outer)
     found = []
+    stops = {merge.value for merge in outer}
     for source, row in rows:
-        links = [
-            _link(roles, merge, inside, outer, row[:k], row[k + 1 :]) for k, merge in enumerate(row)
-        ]
+        places = {merge.value: k for k, merge in enumerate(row)}
+        links = [_link(roles, row, k, places, inside[row[k].value], stops) for k in range(len(row))]
         links[-1] = _closed(links)
         found.append(Stream(source, links))
     for stream in found:
@@ -182,10 +182,13 @@ def _injections(roles: Roles, merges: Sequence[Merge]) -> set[int]:
     return {i for found in by_root.values() if len(found) > 1 for i in found}
 
 
-def region(roles: Roles, root: int, terms: Sequence[int], stops: Collection[int] = ()) -> set[int]:
+def region(
+    roles: Roles, root: int, terms: Sequence[int], stops: Collection[int] = (), own: int = -1
+) -> set[int]:
     """The values between ``root`` and the terms: computed from it, and they from these.
 
-    A value among ``stops`` is a leaf like ``root``: an outermost merge of another stream.
+    A value among ``stops``, other than ``own``, is a leaf like ``root``: an outermost merge of
+    another stream.
     """
     flow = roles.flow
     below: set[int] = set()
@@ -198,14 +201,15 @@ def region(roles: Roles, root: int, terms: Sequence[int], stops: Collection[int]
                 for j in flow[i]:
                     if j >= root and j not in below:
                         todo.append(j)
-    found = {root} | (below & set(stops))
+    leaves = {i for i in below if i in stops and i != own}
+    found = {root, *leaves}
     for i in sorted(below):
         if i not in found:
             for j in flow[i]:
                 if j in found:
                     found.add(i)
                     break
-    return {i for i in found if i != root and (i not in stops or i in terms)}
+    return {i for i in found if i != root and (i not in leaves or i in terms)}
 
 
 # ------------------------------------------------------------------------------- linking
@@ -307,54 +311,57 @@ def _source(roles: Roles, root: int) -> int:
 
 def _link(
     roles: Roles,
-    merge: Merge,
-    inside: dict[int, list[Merge]],
-    outer: Sequence[Merge],
-    earlier: Sequence[Merge],
-    later: Sequence[Merge],
+    row: Sequence[Merge],
+    place: int,
+    places: Mapping[int, int],
+    nested: Sequence[Merge],
+    stops: Collection[int],
 ) -> Link:
-    back = chain(roles, merge.root)
-    last = [m for m in earlier if m.value in back]
+    """The merge at ``place`` in its stream's ``row``, where a merge's value is at ``places``.
+    ``nested`` stand in its branches; ``stops`` are all outermost merges."""
+    merge = row[place]
+    last = max((k for i in chain(roles, merge.root) if (k := places.get(i, place)) < place),
+               default=None)  # fmt: skip
     start = merge.root
-    if merge.kind == "projected" and last:
-        start = last[-1].value
-    after, normed, trimmed = _passed_on(roles, merge, later)
+    if merge.kind == "projected" and last is not None:
+        start = row[last].value
+    after, normed, trimmed = _passed_on(roles, row, place)
     paths = []
-    stops = {other.value for other in outer}
-    within = inside[merge.value]
     for k, terms in enumerate(merge.branches):
         begin = merge.start(k) if merge.starts and merge.starts[k] != merge.root else start
-        place = region(roles, begin, terms, stops - {merge.value})
-        flags = _flags(roles, place, begin, terms)
-        nested = sum(m.value in place for m in within) + (len(terms) > 1)
+        inside = region(roles, begin, terms, stops, merge.value)
+        flags = _flags(roles, inside, begin, terms)
+        inner = sum(m.value in inside for m in nested) + (len(terms) > 1)
         if normed:
             flags = ordered((*flags, "stream"))
-        depths = _depths(roles, place, begin)
+        depths = _depths(roles, inside, begin)
         m = max(depths.get(term, 0) for term in terms)
-        paths.append(Branch(terms, m, flags, nested, _path(roles, place, merge)))
+        paths.append(Branch(terms, m, flags, inner, _path(roles, inside, merge)))
     return Link(
         merge,
         tuple(paths),
         before=merge.root,
         after=after,
-        broken=bool(earlier) and not last,
+        broken=place > 0 and last is None,
         fraction=_fraction(roles, merge),
         kind=worst(merge.kind, _factor_after(roles, merge.value, after)),
         trimmed=trimmed,
     )
 
 
-def _passed_on(roles: Roles, merge: Merge, later: Sequence[Merge]) -> tuple[int, bool, int]:
+def _passed_on(roles: Roles, row: Sequence[Merge], place: int) -> tuple[int, bool, int]:
     """What the next merge takes its skip from, whether a norm stands on the way there, and the
     value before that norm."""
-    for other in later:
+    merge = row[place]
+    for k in range(place + 1, len(row)):
+        other = row[k]
         back = chain(roles, other.root)
         if merge.value in back:
             if other.kind == "projected" and _norms(roles, other.root, merge):
                 return merge.value, False, merge.value  # read by branch and projection alike
             normed = back[merge.value] == "normed" or _norms(roles, other.root, merge)
             return other.root, normed, other.root
-    return (merge.value, False, merge.value) if later else _last(roles, merge)
+    return _last(roles, merge) if merge is row[-1] else (merge.value, False, merge.value)
 
 
 def _factor_after(roles: Roles, sum_: int, after: int) -> str:
@@ -459,15 +466,18 @@ def _flags(roles: Roles, place: set[int], start: int, terms: Sequence[int]) -> t
     Without a weight layer, before and after what mixes positions. Norms of another stream, on the
     way to attention that reads it, are not the branch's.
     """
-    own = {start}
+    own, order, flow = {start}, list[int](), roles.flow
     for i in sorted(place):
-        if not own.isdisjoint(roles.flow[i]):
+        if not own.isdisjoint(flow[i]):
             own.add(i)
-    layered = any(roles.layers(i) for i in place)
-    heavy = {i for i in own if (roles.layers(i) if layered else roles.moves(i))}
-    depths = {start: False}
-    for i in sorted(own - {start}):
-        depths[i] = i in heavy or any(depths.get(j, False) for j in roles.flow[i])
+            order.append(i)
+    layered = any(map(roles.layers, place))
+    weighs = roles.layers if layered else roles.moves
+    heavy = {i for i in order if weighs(i)}
+    weighed: set[int] = set()  # below a weight layer
+    for i in order:
+        if i in heavy or not weighed.isdisjoint(flow[i]):
+            weighed.add(i)
     flags: set[str] = set()
     todo = [(i, False) for i in terms if i in own]
     seen: set[tuple[int, bool]] = set()
@@ -477,9 +487,9 @@ def _flags(roles: Roles, place: set[int], start: int, terms: Sequence[int]) -> t
             continue
         seen.add((i, covered))
         if roles.norm_of(i) is not None and not _shares(roles, i):
-            flags.add("in" if not depths[i] else "inner" if covered else "out")
+            flags.add("in" if i not in weighed else "inner" if covered else "out")
         covered = covered or i in heavy
-        todo += [(j, covered) for j in roles.flow[i] if j in own and j != start]
+        todo += [(j, covered) for j in flow[i] if j in own and j != start]
     return ordered(flags)
 
 
