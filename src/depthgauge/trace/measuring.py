@@ -24,7 +24,7 @@ from depthgauge.errors import SpecificationError
 from depthgauge.profile import Profile
 from depthgauge.sites import QUANTITIES, Column, Site
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
-from depthgauge.trace.batches import tensors
+from depthgauge.trace.batches import examples, tensors
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Readings
@@ -105,7 +105,7 @@ def _measured(
         branches=sum(len(track.stream.branches) for track in analysis.tracks),
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
         dtype=_dtype(held, batch),
-        batch=_examples(batch),
+        batch=examples(batch),
         seeds=(seed,),
         seed_axis=False,
         sites=tuple(row.site for row in rows),
@@ -431,10 +431,3 @@ def _dtype(held: Inventory, batch: Any) -> str:
 def _device(held: Inventory) -> str:
     devices = sorted({str(p.device) for _, p in held.parameters})
     return ", ".join(devices) or "cpu"
-
-
-def _examples(batch: Any) -> int:
-    for _, tensor in tensors(batch):
-        if tensor.dim():
-            return int(tensor.shape[0])
-    return 1

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -20,14 +20,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
-from depthgauge.trace.batches import call, mapped, tensors
+from depthgauge.network.chain import Chain, Kept, twice_differentiable
+from depthgauge.trace.batches import call, examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import Inventory, inventory
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.recorder import Recorder
+from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "quiet", "run", "unwrapped"]
+__all__ = ["Pass", "chain", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -46,6 +47,7 @@ class Pass:
     cotangent: str
     notes: list[str] = field(default_factory=list)
     no_backward: str = ""
+    lifted: bool = True  # whether the batch required a gradient
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
@@ -237,12 +239,13 @@ def _forward(
     model: nn.Module,
     held: Inventory,
     batch: Any,
-    readings: Readings,
+    watcher: Watcher | None,
     saved: dict[int, tuple[Tensor, Tensor]],
     lift: bool,
+    keep: Collection[int] = (),
 ) -> _Forward:
     anchor = torch.zeros((), requires_grad=True, device="cpu")  # wherever new tensors go
-    recorder = Recorder(held, readings, anchor, saved)
+    recorder = Recorder(held, watcher, anchor, saved, keep)
 
     def given(x: Tensor) -> Tensor:
         if lift and x.is_floating_point():
@@ -272,6 +275,59 @@ def _forward(
         made.__cause__ = error
         raise _Refused(made) from error
     return _Forward(output, recorder, anchor, perf_counter() - start - recorder.own)
+
+
+@contextmanager
+def chain(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    places: Sequence[int],
+    before: Pass,
+    seed: int = 0,
+) -> Iterator[Chain]:
+    """Another pass like ``before``, with the states at the values ``places`` kept on the graph.
+
+    While the block lasts the graph is alive; the model is left as it was when it ends. Raises
+    NetworkError where the pass takes another path, or where no gradient reaches a state.
+    """
+    held = before.held
+    with (
+        untouched(held) as saved,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        twice_differentiable(),
+    ):
+        try:
+            keep = [before.graph.places[i] for i in places]
+            found = _forward(model, held, batch, None, saved, before.lifted, keep)
+        except _Refused as refused:
+            raise refused.error from refused.error.__cause__
+        recorder = found.recorder
+        count = examples(batch)
+        states = []
+        for i in places:
+            edge, value = recorder.kept.get(before.graph.places[i], (None, None))
+            if value is None or tuple(value.shape) != before.graph.values[i].shape:
+                raise NetworkError(
+                    "a second pass of the model does not compute what the first did, so its states "
+                    "cannot be followed; make the forward pass depend on its batch and seed alone"
+                )
+            if edge is None:
+                where = before.graph.path(i) or "the input"
+                raise NetworkError(f"no gradient reaches the state made in '{where}'")
+            states.append(Kept(edge, value, _axis(value.shape, count)))
+
+        def total() -> Tensor:
+            outputs = list(tensors(found.output))
+            return _total(outputs, found.output, batch, loss, seed, recorder.graph, recorder)[0]
+
+        yield Chain(states, total)
+
+
+def _axis(shape: Sequence[int], count: int) -> int | None:
+    """The axis of a state that counts the examples: the first of that size, none if none is."""
+    return next((i for i, n in enumerate(shape) if n == count), None)
 
 
 def _backward(
@@ -332,6 +388,7 @@ def _backward(
         words,
         notes,
         no_backward,
+        not found.note,
     )
 
 
