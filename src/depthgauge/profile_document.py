@@ -93,6 +93,12 @@ def _sites(profile: Profile) -> list[dict[str, Any]]:
                 out[row] |= {f"{name}_min": low, f"{name}_max": high}
             if several and (reason := _reason(values, median)):
                 out[row][f"{name}_reason"] = reason
+    for name, found in profile.vectors.items():
+        for row, numbers in found.items():
+            with np.errstate(invalid="ignore"):
+                out[row][name] = np.median(numbers, axis=0).tolist()
+            if reason := next(filter(None, map(why_not_finite, out[row][name])), ""):
+                out[row][f"{name}_reason"] = reason
     return out
 
 

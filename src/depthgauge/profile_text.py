@@ -149,11 +149,19 @@ def nonfinite(profile: Profile) -> list[str]:
 
 
 def missing(profile: Profile) -> dict[str, list[str]]:
-    """What was not measured, by reason."""
+    """What was not measured, by reason; all quantities of one instrument by its name."""
+    from depthgauge.arguments import INSTRUMENTS
+
     groups: dict[str, list[str]] = {}
     for name in [*QUANTITIES, *(x for x in profile.not_measured if x not in QUANTITIES)]:
         if name not in profile.columns:
             groups.setdefault(profile.why_not(name), []).append(name)
+    for reason, names in groups.items():
+        for instrument, quantities in INSTRUMENTS.items():
+            if len(quantities) > 1 and set(quantities) <= set(names):
+                first = names.index(quantities[0])
+                names[:] = [n for n in names if n not in quantities]
+                names.insert(first, instrument)
     return groups
 
 

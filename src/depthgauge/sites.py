@@ -265,10 +265,37 @@ _ALL = [
         "log",
         ("state",),
     ),
+    Quantity(
+        "component_gain",
+        "ratio",
+        "the root mean square of the state's component within the span of the directions given, "
+        "over that at the first state",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "class_gain",
+        "ratio",
+        "the root mean square over classes of the distance between a class's mean state and the "
+        "mean of all, over that at the first state",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "class_share",
+        "share",
+        "the variance between the class means over the variance of all states of the batch",
+        "linear",
+        ("state",),
+    ),
 ]
 
 #: Quantities that are several numbers at a site, and what these are.
 VECTORS: dict[str, str] = {
+    "component_gains": (
+        "component_gain along each of the directions given, in their order: the root mean square of "
+        "the component over that at the first state"
+    ),
     "log_singular_values": (
         f"natural logarithms of the singular values of J, the largest first: {_JACOBIAN}; null "
         f"where a direction is gone"

@@ -1,5 +1,4 @@
-"""How Jacobians of parts of the depth act: their spectra, their average size, what one direction
-gains.
+"""How Jacobians of parts of the depth act: their spectra and their average size.
 
 Index legend: states ``h_0 ... h_D`` of a chain; ``J_(i->k) = dh_k/dh_i`` of one example, its rows
 and columns over all numbers of that example's state; ``n_k`` how many those are.
@@ -8,7 +7,6 @@ and columns over all numbers of that example's state; ``n_k`` how many those are
                          (Doshi, He and Gromov, arXiv 2111.12143)
     log_singular_values  natural logarithms of the singular values of J_(k->D)
     block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest
-    direction_gain_k     |J_(0->k) d|, d of length 1 for each example, root mean square over examples
 
 ``|J|_F^2 = E |J^T u|^2`` for random signs u (Hutchinson, Commun. Stat. 19, 1990); the standard error
 is over probes. A state of more than ``Effort.exact`` numbers has too many directions to follow each:
@@ -28,10 +26,10 @@ from torch import Tensor
 
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
 from depthgauge.instruments.subject import Effort, Found, Subject
-from depthgauge.network.chain import Chain
+from depthgauge.network.chain import Chain, batched_vjp
 from depthgauge.sites import FloatArray
 
-__all__ = ["APJN", "DIRECTIONS", "SPECTRUM", "apjn", "gains", "spectra"]
+__all__ = ["APJN", "SPECTRUM", "apjn", "narrow", "spectra"]
 
 SPECTRUM = (
     "log_singular_values",
@@ -43,7 +41,6 @@ SPECTRUM = (
     "block_loss",
 )
 APJN = ("apjn", "apjn_standard_error")
-DIRECTIONS = ("direction_gain",)
 _RANKS = {
     "participation": "effective_rank_participation",
     "entropy": "effective_rank_entropy",
@@ -54,7 +51,7 @@ _RANKS = {
 _AT_ONCE = 2**25
 
 
-def _narrow(chain: Chain) -> str:
+def narrow(chain: Chain) -> str:
     """``""``, or why Jacobians in this precision say nothing."""
     if chain.dtype in (torch.float32, torch.float64):
         return ""
@@ -66,62 +63,62 @@ def _narrow(chain: Chain) -> str:
 
 
 def apjn(subject: Subject, effort: Effort) -> Found:
-    """``apjn`` and its standard error at every state but the last, where it is 1."""
+    """``apjn`` and its standard error at every state; at the last one it is 1."""
     found = Found()
     with subject.chain() as chain:
-        if why := _narrow(chain):
+        if why := narrow(chain):
             found.missing = dict.fromkeys(APJN, why)
             return found
         each = sizes(chain, effort)
+    exact = len(each) < effort.probes
     for row, values in zip(subject.rows, each.T, strict=True):
         found.put("apjn", row, float(values.mean()))
-        if effort.probes > 1:
-            error = values.std(ddof=1) / math.sqrt(effort.probes)
+        if exact or effort.probes > 1:
+            error = 0.0 if exact else values.std(ddof=1) / math.sqrt(effort.probes)
             found.put("apjn_standard_error", row, float(error))
     if effort.probes < 2:
         found.missing["apjn_standard_error"] = "one probe has no spread; ask for at least 2"
-    found.notes["apjn"] = {"probes": effort.probes, "examples": chain.states[-1].examples}
+    found.notes["jacobian"] = {
+        "probes": "every direction, so exact" if exact else effort.probes,
+        "examples": chain.states[-1].examples,
+    }
     return found
 
 
 def sizes(chain: Chain, effort: Effort) -> FloatArray:
     """``|J_(k->D)^T u|^2 / n_D`` summed over examples and divided by their number, for every probe
-    and state: ``(P, D + 1)``."""
-    last = len(chain)
-    top = chain.states[last]
-    generator = torch.Generator("cpu").manual_seed(effort.seed)
-    signs = torch.randint(0, 2, (effort.probes, *top.shape), generator=generator)
-    probes = (2 * signs - 1).to(chain.device, chain.dtype)
-    out = np.empty((effort.probes, last + 1))
-    out[:, last] = 1.0
+    and state: ``(P, D + 1)``. With more probes than numbers at the output, one row: exact."""
+    last, top = len(chain), chain.states[-1]
+    count = top.value.numel()
+    if effort.probes > count:
+        probes = torch.eye(count, dtype=chain.dtype).reshape(count, *top.shape).to(chain.device)
+    else:
+        generator = torch.Generator("cpu").manual_seed(effort.seed)
+        signs = torch.randint(0, 2, (effort.probes, *top.shape), generator=generator)
+        probes = (2 * signs - 1).to(chain.device, chain.dtype)
+    out = np.full((len(probes), last + 1), float(effort.probes <= count) or 1 / count)
     numbers = sum(state.value.numel() for state in chain.states)
+    at_once = max(1, _AT_ONCE // numbers)
     if numbers <= _AT_ONCE:
-        at_once = max(1, _AT_ONCE // numbers)
-        for start in range(0, effort.probes, at_once):
+        for start in range(0, len(probes), at_once):
+            effort.check(0, last)
             part = probes[start : start + at_once]
             for k, g in enumerate(_all(chain, part)):
-                out[start : start + at_once, k] = _squares(g) / top.value.numel()
-        return out
-    g = probes
-    for k in range(last, 0, -1):
-        g = chain.pull(k, k - 1, g)
-        out[:, k - 1] = _squares(g) / top.value.numel()
-    return out
+                out[start : start + at_once, k] = _squares(g) / count
+    else:
+        g = probes
+        for k in range(last, 0, -1):
+            effort.check(last - k, last)
+            g = chain.pull(k, k - 1, g)
+            out[:, k - 1] = _squares(g) / count
+    return out.sum(0, keepdims=True) if effort.probes > count else out
 
 
 def _all(chain: Chain, probes: Tensor) -> list[Tensor]:
     """What probes at the last state become at every earlier one, in one batched pass."""
-    found = torch.autograd.grad(
-        [chain.states[-1].edge],
-        [state.edge for state in chain.states[:-1]],
-        [probes],
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=True,
-    )
-    return [
-        probes.new_zeros(len(probes), 1) if g is None else g for g in found
-    ]
+    edges = [state.edge for state in chain.states]
+    found = batched_vjp(edges[-1:], edges[:-1], probes)
+    return [probes.new_zeros(len(probes), 1) if g is None else g for g in found]
 
 
 def _squares(g: Tensor) -> FloatArray:
@@ -136,8 +133,9 @@ def _squares(g: Tensor) -> FloatArray:
 def spectra(subject: Subject, effort: Effort) -> Found:
     """Singular values of ``J_(k->D)`` at some states and of every block's own Jacobian."""
     found = Found()
-    with subject.chain() as chain:
-        why = _narrow(chain)
+    few = subject.few(effort.examples) if subject.few else None
+    with subject.chain(batch=few) as chain:
+        why = narrow(chain)
         sizes_of = {state.size for state in chain.states}
         if why:
             found.missing = dict.fromkeys(SPECTRUM, why)
@@ -157,11 +155,16 @@ def _exact(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> N
     blocks: dict[int, list[tuple[float, float]]] = {}
     apart = len(chosen) > 1 and _coupled(chain)
     for k in range(last, 0, -1):
+        effort.check(last - k, last)
+        size = chain.states[k].size
         for group in [[c] for c in range(len(chosen))] if apart else [list(range(len(chosen)))]:
-            pulled = _pulled(chain, k, [chosen[c] for c in group], [products[c].u for c in group])
-            for c, columns in zip(group, pulled, strict=True):
-                own = np.linalg.svd(columns, compute_uv=False) if _finite(columns) else [math.nan]
-                blocks.setdefault(k, []).append((float(own[0]), float(own[-1])))
+            at = [chosen[c] for c in group]
+            pulled = _pulled(chain, k, at, [products[c].u for c in group])
+            alone = pulled  # U is orthogonal: the block's own singular values
+            if products[group[0]].u.shape[1] < size:  # fewer directions than the block has
+                alone = _pulled(chain, k, at, [np.eye(size) for _ in group])
+            for c, columns, own in zip(group, pulled, alone, strict=True):
+                blocks.setdefault(k, []).append(_ends(own))
                 products[c].take(columns)
         if k - 1 in wanted:
             spectra[k - 1] = [product.log_singular_values() for product in products]
@@ -226,8 +229,12 @@ def _coupled(chain: Chain) -> bool:
     return False
 
 
-def _finite(columns: FloatArray) -> bool:
-    return bool(np.isfinite(columns).all())
+def _ends(columns: FloatArray) -> tuple[float, float]:
+    """The largest and the smallest singular value."""
+    if not np.isfinite(columns).all():
+        return math.nan, math.nan
+    values = np.linalg.svd(columns, compute_uv=False)
+    return float(values[0]), float(values[-1])
 
 
 def _spaced(count: int, most: int) -> list[int]:
@@ -257,7 +264,8 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
     draw = torch.randn(top.size, rank, generator=generator, dtype=torch.float64).numpy()
     left, logs, before = np.linalg.qr(draw)[0], np.full(rank, math.nan), None
     try:
-        for _ in range(effort.iterations):
+        for done in range(effort.iterations):
+            effort.check(done, effort.iterations)
             back = pull(left)
             right, inner = np.linalg.qr(_scaled(back)[0])
             out, scale = _scaled(push(right))
@@ -345,40 +353,3 @@ def _participation(squares: FloatArray, fourths: FloatArray) -> tuple[float, flo
         ratio(np.delete(squares, i), np.delete(fourths, i)) for i in range(count)
     ])  # fmt: skip
     return whole, float(math.sqrt((count - 1) / count * ((each - each.mean()) ** 2).sum()))
-
-
-# ----------------------------------------------------------------------------- directions
-
-
-def gains(subject: Subject, effort: Effort) -> Found:
-    """What the direction of the loss gradient at the first state gains on its way forward."""
-    found = Found()
-    with subject.chain() as chain:
-        if why := _narrow(chain):
-            found.missing = dict.fromkeys(DIRECTIONS, why)
-            return found
-        first = chain.states[0]
-        (gradient,) = torch.autograd.grad(
-            chain.total(), [first.edge], retain_graph=True, allow_unused=True
-        )
-        if gradient is None or not bool((gradient != 0).any()):
-            found.missing = dict.fromkeys(DIRECTIONS, "no gradient reaches the first state")
-            return found
-        each = first.rows(gradient[None].double())
-        lengths = torch.linalg.vector_norm(each, dim=-1, keepdim=True)
-        unit = torch.where(lengths > 0, each / lengths.clamp_min(1e-300), 0.0)
-        tangent = first.spread(unit.to(chain.dtype))
-        alive = max(int((lengths > 0).sum()), 1)
-        found.put("direction_gain", subject.rows[0], 1.0)
-        try:
-            for k in range(1, len(chain) + 1):
-                tangent = chain.push(k - 1, k, tangent)
-                square = float(torch.linalg.vector_norm(tangent, dtype=torch.float64)) ** 2
-                found.put("direction_gain", subject.rows[k], math.sqrt(square / alive))
-        except RuntimeError as error:
-            found.columns.clear()
-            first_line = str(error).partition("\n")[0]
-            found.missing = dict.fromkeys(DIRECTIONS, f"no forward derivative: {first_line}")
-            return found
-    found.notes["directions"] = {"direction": "the loss gradient at the first state"}
-    return found

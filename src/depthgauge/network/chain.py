@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 if TYPE_CHECKING:
     from depthgauge.network.module import EquationNetwork
 
-__all__ = ["Chain", "Kept", "chain_of_blocks", "twice_differentiable"]
+__all__ = ["Chain", "Kept", "batched_vjp", "chain_of_blocks", "twice_differentiable"]
 
 #: Numbers of cotangents in one batched backward pass, at most, counted at one state.
 AT_ONCE = 2**22
@@ -115,17 +115,32 @@ class Chain:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
+def batched_vjp(
+    outputs: Sequence[GradientEdge],
+    inputs: Sequence[GradientEdge | Tensor],
+    vectors: Tensor,
+) -> list[Tensor | None]:
+    """For each input what each of ``(P, *shape of output)`` becomes there; None if nothing does.
+
+    One batched pass; where an operation cannot be batched (a custom function, a checkpoint), P
+    passes.
+    """
+    options = {"retain_graph": True, "allow_unused": True}
+    try:
+        return list(
+            torch.autograd.grad(outputs, inputs, [vectors], is_grads_batched=True, **options)
+        )
+    except RuntimeError:
+        each = [torch.autograd.grad(outputs, inputs, [v], **options) for v in vectors]
+    return [
+        None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)
+    ]
+
+
 def _vjp(
     output: GradientEdge, input: GradientEdge | Tensor, vectors: Tensor, like: Tensor
 ) -> Tensor:
-    (found,) = torch.autograd.grad(
-        [output],
-        [input],
-        [vectors],
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=True,
-    )
+    (found,) = batched_vjp([output], [input], vectors)
     return vectors.new_zeros(len(vectors), *like.shape) if found is None else found
 
 
