@@ -12,7 +12,8 @@ import numpy as np
 from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.directions import DIRECTIONS, directions
-from depthgauge.instruments.jacobians import APJN, SPECTRUM, apjn, spectra
+from depthgauge.instruments.jacobians import APJN, apjn
+from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.profile import Profile
 from depthgauge.sites import Column, FloatArray
@@ -26,6 +27,7 @@ Group: TypeAlias = Sequence[Subject] | str
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
     "directions": (directions, DIRECTIONS),
+    "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
 }
 assert tuple(INSTRUMENTS) == HEAVY
