@@ -9,8 +9,9 @@ What branch l adds to the logits per unit of learning rate, to first order, is
     d_l = J_l dF_l,    J_l = df/dh_l,    dF_l = (dF/dW)(h_(l-1)) u,    u = -g or -sign(g)
 
 with the weights' gradient g. ``J_l`` comes down the depth with the loss gradient, one cotangent a
-class, since a logit of one example depends on no other; ``dF_l`` is one forward derivative of the
-block. So all L shares cost O + 2 passes, where moving each branch alone costs L.
+class, since a logit of one example depends on no other; ``dF_l`` is a derivative of the block by a
+backward pass through its backward pass. So all L shares cost as much as O + 4 passes, where moving
+each branch alone costs L.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from depthgauge.equation.scalars import evaluate
@@ -82,15 +82,13 @@ def first_step(
     run = _Ensemble(network, seeds, batch, head or Head(), dtype)
     if unit_variance:
         run.scale_to_unit_variance()
-    states = run.forward()
-    output = run.gradients(states)
+    output, shares = run.shares()
     found = {}
-    for name, direction in DIRECTIONS.items():
-        shares = torch.stack(list(run.shares(states, direction)))  # (L, S, B, O)
-        total = (run.stepped(direction, lr) - output) / lr
-        each = _rms(shares)
+    for name, own in shares.items():
+        total = (run.stepped(DIRECTIONS[name], lr) - output) / lr
+        each = _rms(own)
         found[name] = Shares(
-            _rms(shares.sum(0)).numpy(),
+            _rms(own.sum(0)).numpy(),
             each.sum(0).numpy(),
             each.square().sum(0).sqrt().numpy(),
             _rms(total).numpy(),
@@ -128,7 +126,7 @@ class _UnitVariance(TensorContext):
 
 
 class _Ensemble:
-    """One network under S seeds: its numbers, and after ``gradients`` what goes back."""
+    """One network under S seeds: its numbers, and after ``shares`` the gradients of all."""
 
     def __init__(
         self, network: Network, seeds: Sequence[int], batch: int, head: Head, dtype: torch.dtype
@@ -142,9 +140,7 @@ class _Ensemble:
         scale = 0.0 if head.zero else 1 / math.sqrt(n)
         self._classifier = self._normal("classifier", classes, n) * scale
         self._blocks = self._numbers()
-        #: Of each block: the gradient of its tensors, and J_l (O, S, B, n).
-        self._gradients: list[dict[str, Tensor]] = []
-        self._down: list[Tensor] = []
+        self._gradients: list[dict[str, Tensor]] = []  # of each block, by the tensors' names
         self._classifier_gradient = torch.empty(0)
 
     def _normal(self, name: str, *shape: int) -> Tensor:
@@ -202,43 +198,35 @@ class _Ensemble:
             h = h / h.square().mean(-1, keepdim=True).sqrt()
         return torch.bmm(h, classifier.transpose(1, 2))
 
-    def gradients(self, states: Sequence[Tensor]) -> Tensor:
-        """Both the loss gradient and ``J_l`` brought down; returns the logits ``(S, B, O)``."""
+    def shares(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The logits ``(S, B, O)``, and for each of ``DIRECTIONS`` the d_l ``(L, S, B, O)``."""
+        states = self.forward()
         h, c = states[-1].clone().requires_grad_(), self._classifier.clone().requires_grad_()
         logits = self._logits(h, c)
-        batch = logits.shape[1]
         loss = F.cross_entropy(logits.flatten(0, 1), self._labels.flatten(), reduction="sum")
         g, self._classifier_gradient = torch.autograd.grad(
-            loss / batch, [h, c], retain_graph=True
+            loss / logits.shape[1], [h, c], retain_graph=True
         )
         ones = torch.eye(self._head.classes, dtype=self._dtype)[:, None, None, :]
-        ones = ones.expand(-1, *logits.shape)
-        (down,) = torch.autograd.grad(logits, h, ones, is_grads_batched=True)
-        context = self._context()
+        (down,) = torch.autograd.grad(
+            logits, h, ones.expand(-1, *logits.shape), is_grads_batched=True
+        )
+        context, found = self._context(), {name: list[Tensor]() for name in DIRECTIONS}
         for l in range(len(self._blocks), 0, -1):
-            self._down.append(down)
             h = states[l - 1].clone().requires_grad_()
             numbers, leaves = _with(self._blocks[l - 1], Tensor.requires_grad_)
             out = self._run(context, l, h, numbers)
-            found = torch.autograd.grad(out, [h, *leaves.values()], g, retain_graph=True)
-            self._gradients.append(dict(zip(leaves, found[1:], strict=True)))
+            g, *own = torch.autograd.grad(out, [h, *leaves.values()], g, retain_graph=True)
+            dummy = torch.zeros_like(out, requires_grad=True)
+            back = torch.autograd.grad(out, list(leaves.values()), dummy, create_graph=True)
+            for name, direction in DIRECTIONS.items():
+                u = [direction(x) for x in own]
+                (moved,) = torch.autograd.grad(back, dummy, u, retain_graph=True)
+                found[name].append(torch.einsum("osbn,sbn->sbo", down, moved))
             (down,) = torch.autograd.grad(out, h, down, is_grads_batched=True)
-            g = found[0]
-        self._down.reverse()
+            self._gradients.append(dict(zip(leaves, own, strict=True)))
         self._gradients.reverse()
-        return logits.detach()
-
-    def shares(self, states: Sequence[Tensor], direction: Any) -> list[Tensor]:
-        """``d_l`` (S, B, O) of every branch."""
-        context, found = self._context(), []
-        with forward_ad.dual_level():
-            for l, numbers in enumerate(self._blocks, 1):  # noqa: E741
-                u = {k: direction(g) for k, g in self._gradients[l - 1].items()}
-                moving = _mapped(numbers, lambda k, x, u=u: forward_ad.make_dual(x, u[k]))
-                out = self._run(context, l, states[l - 1], moving)
-                tangent = forward_ad.unpack_dual(out).tangent
-                found.append(torch.einsum("osbn,sbn->sbo", self._down[l - 1], tangent))
-        return found
+        return logits.detach(), {k: torch.stack(each[::-1]) for k, each in found.items()}
 
     def stepped(self, direction: Any, lr: float) -> Tensor:
         """The logits after a whole step of every weight and of the classifier."""
