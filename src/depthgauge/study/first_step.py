@@ -78,7 +78,8 @@ def first_step(
     ``unit_variance``: every layer's weight is divided by the standard deviation of its output on
     this batch first, in forward order (LSUV, arXiv 1511.06422).
     """
-    assert len(seeds) > 1 and network.branches == network.depth
+    assert len(seeds) > 1, seeds
+    assert network.branches == network.depth, network
     run = _Ensemble(network, seeds, batch, head or Head(), dtype)
     if unit_variance:
         run.scale_to_unit_variance()
@@ -98,9 +99,8 @@ def first_step(
 
 def _rms(x: Tensor) -> Tensor:
     """Over the last two axes, in float64."""
-    return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64) / math.sqrt(
-        x.shape[-2] * x.shape[-1]
-    )
+    norm: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
+    return norm / math.sqrt(x.shape[-2] * x.shape[-1])
 
 
 class _Context(TensorContext):
@@ -183,13 +183,13 @@ class _Ensemble:
 
     def scale_to_unit_variance(self) -> None:
         context, h = self._context(_UnitVariance), self._input
-        for l, numbers in enumerate(self._blocks, 1):  # noqa: E741
+        for l, numbers in enumerate(self._blocks, 1):
             h = self._run(context, l, h, numbers)
 
     def forward(self, blocks: Sequence[BlockNumbers] | None = None) -> list[Tensor]:
         """The states ``h_0 ... h_L``."""
         context, states = self._context(), [self._input]
-        for l, numbers in enumerate(blocks or self._blocks, 1):  # noqa: E741
+        for l, numbers in enumerate(blocks or self._blocks, 1):
             states.append(self._run(context, l, states[-1], numbers))
         return states
 
@@ -211,7 +211,8 @@ class _Ensemble:
         (down,) = torch.autograd.grad(
             logits, h, ones.expand(-1, *logits.shape), is_grads_batched=True
         )
-        context, found = self._context(), {name: list[Tensor]() for name in DIRECTIONS}
+        context = self._context()
+        found: dict[str, list[Tensor]] = {name: [] for name in DIRECTIONS}
         for l in range(len(self._blocks), 0, -1):
             h = states[l - 1].clone().requires_grad_()
             numbers, leaves = _with(self._blocks[l - 1], Tensor.requires_grad_)

@@ -8,8 +8,8 @@ of learning rate and at infinite width, by
     sign   sum_j  a prod_(i != j) s_i     r^((L - 1) / 2)
 
 times what no depth changes: the layer that moves is left out of the product, which enters twice
-where the step is the gradient and once where it is the gradient's sign (Adam's first step). Branches
-pull one way, so L of them add L times this. Fixup (Zhang, Dauphin and Ma, arXiv 1901.09321) sets
+where the step is the gradient and once where it is the gradient's sign (Adam's first step).
+Branches pull one way, so L of them add L times this. Fixup (Zhang, Dauphin and Ma, arXiv 1901.09321) sets
 ``s_m = 0`` and ``s_j = L^(-1/(2m - 2))``: r = 1, the product of m - 1 of them is L^(-1/2), a branch
 spends eta/L, and L aligned branches spend eta, at any depth. It does so for SGD only.
 
@@ -58,6 +58,24 @@ def fixup_scale(branches: int, layers: int) -> float:
     return float(branches ** (-1 / (2 * layers - 2)))
 
 
+#: What the numbers of each kind of step are; ``sgd_`` or ``sign_`` stands before their names.
+COLUMNS: Final = {
+    "updates": "RMS over examples and logits of the change by all branches together, per unit "
+    "learning rate, to first order; geometric mean over seeds, at each depth",
+    "update": "the same at the largest depth",
+    "totals": "the change of the logits after a whole step of every weight, over lr",
+    "exponent": "of updates as a power of L, mean over seeds",
+    "interval": "half of its 95 per cent interval, Student's t over seeds",
+    "law": "the exponent of the closed form at the same depths, at infinite width",
+    "budget_exponent": "of one branch's own share, the mean over branches",
+    "alignment": "norm of the sum of the shares over the sum of their norms, at the largest depth",
+    "alignments": "the same at each depth",
+    "coherence_exponent": "of the norm of the sum over the root of the sum of squares: 1/2 where "
+    "branches pull one way, 0 where they are orthogonal",
+    "growth": "where the update is no power of L: the factor of one more branch",
+    "growth_law": "the closed form's",
+}
+
 #: (L, m) and Fixup's scale as it is quoted.
 SCALES: Final = (
     (54, 2, "0.136083"),
@@ -82,14 +100,15 @@ class Law:
     inner: Callable[[float, int], float] = lambda L, m: 1.0
     last: Callable[[float, int], float] = lambda L, m: 1.0
 
-    def __call__(self, L: float, m: int, direction: str) -> float:  # noqa: N803
+    def __call__(self, L: float, m: int, direction: str) -> float:
         """The change by all L branches, up to a factor without L."""
         a, inner, last = self.multiplier(L), self.inner(L, m), self.last(L, m)
         r = self.skip**2 + 2 * (a * inner ** (m - 1) * last) ** 2
         others = [a * inner ** (m - 2) * last] * (m - 1) + [a * inner ** (m - 1)]
         power = 2 if direction == "sgd" else 1
         total = math.fsum(x**power for x in others)
-        return L * total * r ** (power * (L - 1) / 2)
+        change: float = L * total * r ** (power * (L - 1) / 2)
+        return change
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,7 @@ class Scheme:
     inner: str = "1"
     last: str = "1"
     law: Law | Mapping[str, tuple[float, float]] | None = None
-    head: Head = Head()
+    head: Head | None = None
     init: str = ""
     unit_variance: bool = False
     grows: bool = False
@@ -168,7 +187,7 @@ SCHEMES: tuple[Scheme, ...] = (
         law=Law(inner=lambda L, m: fixup_scale(int(L), m), last=lambda L, m: 0.0),
     ),
     Scheme(
-        "fixup, zero classifier",
+        "fixup, C = 0",
         "h + {F}",
         inner="L**(-1/(2*{m} - 2))",
         last="0",
@@ -216,16 +235,13 @@ def run(progress: Progress | None = None) -> SuiteResult:
             "depths": list(DEPTHS),
             "seeds": len(SEEDS),
             "lr": LR,
-            "about_update": (
-                "RMS over examples and logits of the change by all branches per unit learning "
-                "rate, to first order, geometric mean over seeds, at the largest depth"
-            ),
+            "columns": dict(COLUMNS),
         },
     )
 
 
 def _name(scheme: str, m: int) -> str:
-    return f"{scheme}, m = {m}"
+    return f"{scheme}, m={m}"
 
 
 def _measured(scheme: Scheme, m: int) -> tuple[tuple[int, ...], list[dict[str, Shares]]]:
@@ -330,7 +346,7 @@ def _fixup_claims(rows: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
     """Flat, and why: a budget of eta / L a branch, and branches that pull one way."""
     found = []
     for m in LAYERS:
-        row, about = rows[_name("fixup", m)], f"fixup, m = {m}, sgd"
+        row, about = rows[_name("fixup", m)], f"{_name('fixup', m)}, sgd"
         found += [
             Claim(f"{about}: exponent", row["sgd_exponent"], -TOLERANCE, TOLERANCE),
             Claim(

@@ -91,7 +91,8 @@ def exponent(
 
 def t_quantile(p: float, freedom: int) -> float:
     """The p-quantile (p >= 1/2) of Student's t, by bisection of its distribution function."""
-    assert 0.5 <= p < 1 and freedom >= 1
+    assert 0.5 <= p < 1, p
+    assert freedom >= 1, freedom
     low, high = 0.0, 1.0
     while _t_cdf(high, freedom) < p:
         high *= 2
