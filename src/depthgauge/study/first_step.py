@@ -17,9 +17,9 @@ each branch alone costs L.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -37,7 +37,10 @@ from depthgauge.sites import FloatArray
 __all__ = ["DIRECTIONS", "Head", "Shares", "first_step"]
 
 #: What a weight moves along per unit of learning rate; Adam's first step is a sign step.
-DIRECTIONS = {"sgd": torch.neg, "sign": lambda g: -g.sign()}
+DIRECTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
+    "sgd": lambda g: -g,
+    "sign": lambda g: -g.sign(),
+}
 
 
 @dataclass(frozen=True)

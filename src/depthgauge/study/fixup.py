@@ -9,9 +9,9 @@ of learning rate and at infinite width, by
 
 times what no depth changes: the layer that moves is left out of the product, which enters twice
 where the step is the gradient and once where it is the gradient's sign (Adam's first step).
-Branches pull one way, so L of them add L times this. Fixup (Zhang, Dauphin and Ma, arXiv 1901.09321) sets
-``s_m = 0`` and ``s_j = L^(-1/(2m - 2))``: r = 1, the product of m - 1 of them is L^(-1/2), a branch
-spends eta/L, and L aligned branches spend eta, at any depth. It does so for SGD only.
+Branches pull one way, so L of them add L times this. Fixup (Zhang, Dauphin and Ma, arXiv
+1901.09321) sets ``s_m = 0`` and ``s_j = L^(-1/(2m - 2))``: r = 1, the product of m - 1 of them is
+L^(-1/2), a branch spends eta/L, and L aligned branches spend eta, at any depth. So under SGD only.
 
 The last layer's scale as a multiplier or as an initialisation: the same function at the start, and
 another update.
