@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import depthgauge as dg
 from depthgauge.errors import ModelError, SpecificationError
 from depthgauge.instruments.step import OPTIMIZERS, Step, moved
-from depthgauge.instruments.subject import Branch, BudgetSpentError, Effort, Found, Subject
+from depthgauge.instruments.subject import Branch, Effort, Found, Subject
 from depthgauge.instruments.updates import UPDATES, updates
 from depthgauge.jsonable import jsonable
 from depthgauge.network.chain import Chain, Kept
@@ -592,8 +592,13 @@ def test_some_of_many_branches(model: Stack, batch: Tensor) -> None:
     assert found.columns["update_to_weight"][0] == [1, 2, 3, 4]
     note = found.notes["updates"]["branches"]
     assert (note["measured"], note["of"]) == (2, 4)
-    with pytest.raises(BudgetSpentError, match="after 0 of 4 blocks"):
-        updates(ready, Effort(budget=1e-9))
+    every = updates(ready, Effort()).notes["updates"]["branches"]
+    assert note["together"] == every["together"]  # all branches, however few are moved alone
+    assert note["sum_of_norms"] < 0.75 * every["sum_of_norms"]
+    late = updates(ready, Effort(budget=1e-9))
+    assert late.columns["functional_update"] == found.columns["functional_update"]
+    assert "branch_update" not in late.columns
+    assert "after 0 of 4 blocks" in late.missing["update_alignment"]
 
 
 def test_a_model_that_raises_says_so(batch: Tensor) -> None:

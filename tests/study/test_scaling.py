@@ -108,6 +108,8 @@ def test_updates_over_depths(
     assert found["functional_update"].slope == pytest.approx(together, abs=0.1)
     assert (found["together"].depths, found["together"].seeds) == (3, 6)
     assert abs(found["update_alignment"].slope) < 0.1
+    # Of 16 branches 8 are moved alone: their sum over their root sum of squares is a sample's.
+    assert "norm_of_sum_to_root_sum_square" not in found
     sign = scaling(
         build, [4, 8, 16], range(6), dataclasses.replace(effort, step=Step("adam", 1e-4))
     )

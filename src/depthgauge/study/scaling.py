@@ -158,8 +158,9 @@ def _totals(subject: Subject, effort: Effort) -> Mapping[str, float]:
         totals["together"] = shares["together"] / size
         if "alignment" in shares:
             totals["update_alignment"] = shares["alignment"]
-            name = "norm_of_sum_to_root_sum_square"
-            totals[name] = shares[name]
+            if shares["measured"] == shares["of"]:  # of a sample it grows with the sample
+                name = "norm_of_sum_to_root_sum_square"
+                totals[name] = shares[name]
     return totals
 
 
