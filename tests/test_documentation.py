@@ -110,3 +110,31 @@ def test_the_language_page_names_every_word() -> None:
     uniform = {name for name in INITS if name.endswith("_uniform")}
     for word in {*ACTIVATIONS, *NORMS, *SCALAR_FUNCTIONS, *SYMBOLS, *INITS} - uniform:
         assert word in words, word
+
+
+UPDATES = (ROOT / "docs" / "updates.md").read_text()
+
+
+def test_the_python_of_the_updates_page_prints_what_the_page_shows() -> None:
+    code, shown = blocks(UPDATES, "python"), re.findall(r"```\n\n```\n(.*?)```", UPDATES, re.S)
+    assert len(code) == len(shown) == 2
+    for program, output in zip(code, shown, strict=True):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=ENVIRONMENT,
+        )
+        assert done.stdout == output
+
+
+def test_the_updates_page_names_every_quantity_and_optimiser() -> None:
+    from depthgauge.instruments.step import OPTIMIZERS
+    from depthgauge.instruments.updates import UPDATES as QUANTITIES
+
+    for name in (*QUANTITIES, *OPTIMIZERS):
+        assert f"`{name}`" in UPDATES, name
+    for name, (rate, _) in OPTIMIZERS.items():
+        written = {1e-3: "1e-3"}.get(rate, f"{rate:g}")
+        assert f"`{name}` ({written}" in UPDATES

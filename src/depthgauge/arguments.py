@@ -41,7 +41,7 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run.
-HEAVY: Final = ("jacobian", "directions", "blocks", "spectrum")
+HEAVY: Final = ("jacobian", "directions", "blocks", "spectrum", "updates")
 
 #: Of the spectrum, what is one number at a site.
 SPECTRUM: Final = (
@@ -70,6 +70,10 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     **{
         name: ("directions", name)
         for name in ("direction_gain", "component_gain", "class_gain", "class_share")
+    },
+    **{
+        name: ("updates", name)
+        for name in ("update_to_weight", "functional_update", "branch_update", "update_alignment")
     },
 }
 assert set(PARTS) == set(QUANTITIES)

@@ -15,6 +15,7 @@ from depthgauge.instruments.directions import DIRECTIONS, directions
 from depthgauge.instruments.jacobians import APJN, apjn
 from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
+from depthgauge.instruments.updates import UPDATES, updates
 from depthgauge.profile import Profile
 from depthgauge.sites import Column, FloatArray
 
@@ -29,6 +30,7 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "directions": (directions, DIRECTIONS),
     "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
+    "updates": (updates, UPDATES),
 }
 assert tuple(INSTRUMENTS) == HEAVY
 

@@ -67,11 +67,15 @@ class Kept:
 
 class Chain:
     """The states of one pass; while it is alive, so is the graph. ``total`` makes the number whose
-    gradient goes back: the loss, or the output along a random cotangent."""
+    gradient goes back: the loss, or the output along a random cotangent. ``outputs``: every tensor
+    that the network returned."""
 
-    def __init__(self, states: Sequence[Kept], total: Callable[[], Tensor]) -> None:
+    def __init__(
+        self, states: Sequence[Kept], total: Callable[[], Tensor], outputs: Sequence[Tensor] = ()
+    ) -> None:
         self.states = tuple(states)
         self.total = total
+        self.outputs = tuple(outputs)
 
     def __len__(self) -> int:
         """Steps: one less than states."""
@@ -163,4 +167,4 @@ def chain_of_blocks(model: EquationNetwork, h: Tensor, cotangent: Tensor) -> Cha
         for block in model.blocks:
             h = block(h, first)
             states.append(Kept(get_gradient_edge(h), h.detach(), 0))
-    return Chain(states, lambda: (h * cotangent).sum())
+    return Chain(states, lambda: (h * cotangent).sum(), [h.detach()])
