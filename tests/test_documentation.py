@@ -115,9 +115,11 @@ def test_the_language_page_names_every_word() -> None:
 UPDATES = (ROOT / "docs" / "updates.md").read_text()
 
 
-def test_the_python_of_the_updates_page_prints_what_the_page_shows() -> None:
-    code, shown = blocks(UPDATES, "python"), re.findall(r"```\n\n```\n(.*?)```", UPDATES, re.S)
-    assert len(code) == len(shown) == 2
+@pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1)])
+def test_the_python_of_a_page_prints_what_the_page_shows(name: str, examples: int) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    code, shown = blocks(page, "python"), re.findall(r"```\n\n```\n(.*?)```", page, re.S)
+    assert len(code) == len(shown) == examples
     for program, output in zip(code, shown, strict=True):
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program],
@@ -138,3 +140,14 @@ def test_the_updates_page_names_every_quantity_and_optimiser() -> None:
     for name, (rate, _) in OPTIMIZERS.items():
         written = {1e-3: "1e-3"}.get(rate, f"{rate:g}")
         assert f"`{name}` ({written}" in UPDATES
+
+
+def test_the_directions_page_names_every_quantity_and_preset() -> None:
+    from depthgauge.arguments import INSTRUMENTS, PRESETS
+    from depthgauge.sites import VECTORS
+
+    page = (ROOT / "docs" / "directions.md").read_text()
+    chosen = ("correlation", "jacobian", "directions", "blocks", "spectrum")
+    quantities = [quantity for name in chosen for quantity in INSTRUMENTS[name]]
+    for name in (*quantities, *VECTORS, *PRESETS):
+        assert f"`{name}`" in page, name
