@@ -61,9 +61,13 @@ _DEEPER: Final = {
     "lost_direction_fraction": "directions lost",
     "block_gain": "largest gain of a block",
     "block_loss": "smallest gain of a block",
-    "functional_update": "change in one step",
-    "branch_update": "by a branch alone",
-    "update_to_weight": "update to weight, a branch",
+}
+
+#: What one step of the optimiser does, and its labels.
+_UPDATES: Final = {
+    "functional_update": "state, relative change",
+    "branch_update": "last state, by a branch alone",
+    "update_to_weight": "weights of a branch",
     "update_alignment": "alignment of branches",
 }
 
@@ -84,7 +88,8 @@ def print_profile(
         _growth(profile),
         _branches(profile),
         _gates(profile),
-        _directions(profile),
+        _deeper(profile, "direction", _DEEPER),
+        _deeper(profile, "one step", _UPDATES),
         _exponents(profile),
     ]
     for columns in tables:
@@ -263,12 +268,12 @@ def _gates(profile: Profile) -> list[Column]:
     ]
 
 
-def _directions(profile: Profile) -> list[Column]:
+def _deeper(profile: Profile, head: str, labels: Mapping[str, str]) -> list[Column]:
     """What was found at the states beyond the rivers: at both ends, the least and the largest, all
     medians over seeds; with the standard error of an average that was estimated."""
-    shown = {name: profile.by_block(name) for name in _DEEPER if name in profile}
+    shown = {name: profile.by_block(name) for name in labels if name in profile}
     names, firsts, lasts, least, most = [], [], [], [], []
-    for name, label in _DEEPER.items():
+    for name, label in labels.items():
         if not (found := shown.get(name)):
             continue
         blocks, values = found
@@ -282,7 +287,7 @@ def _directions(profile: Profile) -> list[Column]:
         least.append(number(float(low)))
         most.append(number(float(high)))
     return [
-        Column("instrument", names, right=False),
+        Column(head, names, right=False),
         Column("first", firsts, right=False),
         Column("last", lasts, right=False),
         Column("least", least),

@@ -67,9 +67,8 @@ def measure_module(
         for part in ("state", "gradient", "gate", "branch")
     }
     model, notes = unwrapped(model)
-    readings = Readings(
-        statistics["state"], statistics["gradient"], statistics["gate"], bool(statistics["branch"])
-    )
+    branches = bool(statistics["branch"]) or "branch_update" in quantities
+    readings = Readings(statistics["state"], statistics["gradient"], statistics["gate"], branches)
     with quiet():
         found = _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
         given = Given(model, batch, loss, seeds[0], *aims)
