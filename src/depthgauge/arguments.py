@@ -38,7 +38,20 @@ def _quantity(river: str, statistic: str) -> str:
 #: More examples than anybody measures; a typing slip.
 LARGEST_BATCH: Final = 100_000_000
 
-#: What each quantity is made of: (which river or the gates, statistic).
+#: Instruments that run the network again, in the order in which they run.
+HEAVY: Final = ("jacobian", "directions", "spectrum")
+
+#: Of the spectrum, what is one number at a site.
+SPECTRUM: Final = (
+    "effective_rank_participation",
+    "effective_rank_entropy",
+    "stable_rank",
+    "lost_direction_fraction",
+    "block_gain",
+    "block_loss",
+)
+
+#: What each quantity is made of: (which river, the gates, or a heavier instrument; statistic).
 PARTS: Final[dict[str, tuple[str, str]]] = {
     **{_quantity(r, s): (r, s) for r in ("state", "gradient") for s in (*RIVERS, *QUANTILE_NAMES)},
     "live_derivative_fraction": ("gate", "live"),
@@ -48,6 +61,12 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     "branch_rms": ("branch", "rms"),
     "branch_to_stream": ("branch", "ratio"),
     "branch_stream_cosine": ("branch", "cosine"),
+    "correlation": ("state", "correlation"),
+    "token_correlation": ("state", "token_correlation"),
+    "apjn": ("jacobian", "apjn"),
+    "apjn_standard_error": ("jacobian", "apjn_standard_error"),
+    **{name: ("spectrum", name) for name in SPECTRUM},
+    "direction_gain": ("directions", "direction_gain"),
 }
 assert set(PARTS) == set(QUANTITIES)
 
@@ -57,9 +76,17 @@ INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "quantiles": tuple(_quantity(r, s) for r in ("state", "gradient") for s in QUANTILE_NAMES),
     "gates": tuple(name for name, (part, _) in PARTS.items() if part == "gate"),
     "branches": tuple(name for name, (part, _) in PARTS.items() if part == "branch"),
+    "correlation": ("correlation", "token_correlation"),
+    **{
+        heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy)
+        for heavy in HEAVY
+    },
 }
+_FAST = ("rivers", "quantiles", "gates", "branches", "correlation")
 PRESETS: Final[dict[str, tuple[str, ...]]] = {
-    "fast": ("rivers", "quantiles", "gates", "branches"),
+    "fast": _FAST,
+    "balanced": (*_FAST, "jacobian", "directions"),
+    "thorough": tuple(INSTRUMENTS),
     "all": tuple(INSTRUMENTS),
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 from depthgauge import profile_document, profile_plot, profile_text
 from depthgauge.difference import Difference, subtract
 from depthgauge.errors import UsageError, nearest
-from depthgauge.sites import QUANTITIES, Column, FloatArray, Site
+from depthgauge.sites import QUANTITIES, VECTORS, Column, FloatArray, Site
 from depthgauge.summaries import SUMMARIES, summarise, why_incomplete
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Profile:
     columns: Mapping[str, Column]
     settings: Mapping[str, object]
     not_measured: Mapping[str, str] = field(default_factory=dict)
+    #: Quantities of several numbers at a site: quantity -> row -> ``(K, numbers)``.
+    vectors: Mapping[str, Mapping[int, FloatArray]] = field(default_factory=dict)
     #: What was not seen, by the words of the JSON's ``coverage``: (path, reason) pairs.
     coverage: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     #: Where the two tests for a stream do not agree, with both counts.
@@ -68,6 +70,9 @@ class Profile:
             assert column.values.dtype == np.float64, name
             roles = QUANTITIES[name].roles
             assert all(self.sites[row].role in roles for row in column.rows), name
+        for name, found in self.vectors.items():
+            assert name in VECTORS, name
+            assert all(values.shape[0] == len(self.seeds) for values in found.values()), name
 
     def __getitem__(self, name: str) -> FloatArray:
         """Shape (S,), or (K, S) when there is a seed axis; ``sites_of(name)`` says where."""

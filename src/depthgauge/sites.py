@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["QUANTITIES", "Column", "FloatArray", "Quantity", "Site"]
+__all__ = ["QUANTITIES", "VECTORS", "Column", "FloatArray", "Quantity", "Site"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
@@ -107,6 +107,11 @@ def _river(prefix: str, name: str, unit: str, nonfinite: str) -> list[Quantity]:
     ]
 
 
+_JACOBIAN = (
+    "J is the Jacobian of the last state with respect to this one, of one example, over all numbers "
+    "of its state; the mean over the examples followed"
+)
+
 _ALL = [
     *_river(
         "state", "the state, after the block's whole update", "state units", "nonfinite_fraction"
@@ -178,7 +183,97 @@ _ALL = [
         "linear",
         ("branch",),
     ),
+    Quantity(
+        "correlation",
+        "cosine",
+        "the mean cosine between the states of two different examples, over all pairs; each state "
+        "is one long vector, no mean is subtracted. 1: all inputs point one way",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "token_correlation",
+        "cosine",
+        "the mean cosine between the states of two different positions of one example, over all "
+        "pairs, then over examples; where a state is (examples, positions, width)",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "apjn",
+        "ratio",
+        f"|J|_F^2 / (numbers of the last state): {_JACOBIAN}. Estimated with random signs at the "
+        f"output; at the last state 1",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "apjn_standard_error",
+        "ratio",
+        "the standard error of apjn over its probes",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "effective_rank_participation",
+        "directions",
+        f"(sum s^2)^2 / sum s^4 of the singular values s of J: {_JACOBIAN}",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "effective_rank_entropy",
+        "directions",
+        f"exp(-sum p ln p), p = s / sum s, of the singular values s of J: {_JACOBIAN}",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "stable_rank",
+        "directions",
+        f"sum s^2 / max s^2 of the singular values s of J: {_JACOBIAN}",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "lost_direction_fraction",
+        "share",
+        f"the share of singular values of J below a tenth of the largest: {_JACOBIAN}",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "block_gain",
+        "ratio",
+        "the largest singular value of the Jacobian of this state with respect to the one before",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "block_loss",
+        "ratio",
+        "the smallest singular value of the Jacobian of this state with respect to the one before",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "direction_gain",
+        "ratio",
+        "|J d| for the direction d of length 1 of the loss gradient at the first state, J from "
+        "there to this state: the root mean square over examples; the loss is the cotangent's where "
+        "none was given",
+        "log",
+        ("state",),
+    ),
 ]
+
+#: Quantities that are several numbers at a site, and what these are.
+VECTORS: dict[str, str] = {
+    "log_singular_values": (
+        f"natural logarithms of the singular values of J, the largest first: {_JACOBIAN}; null "
+        f"where a direction is gone"
+    ),
+}
 
 QUANTITIES: dict[str, Quantity] = {quantity.name: quantity for quantity in _ALL}
 """Every quantity a profile may hold; the names are a contract with JSON and records."""

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from depthgauge.network.chain import Chain
 from depthgauge.sites import FloatArray
 
-__all__ = ["Branch", "Effort", "Found", "Subject"]
+__all__ = ["Branch", "Effort", "Found", "Run", "Subject"]
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,31 @@ class Branch:
     parameters: tuple[str, ...]
 
 
+class Run(Protocol):
+    """Runs the network once more and keeps its states on the graph while the block lasts.
+
+    ``model``: another module of the same structure, run instead (a copy in another precision, with
+    other weights); ``batch``: another batch of the same form. Both are left as they were.
+    """
+
+    def __call__(
+        self, model: nn.Module | None = None, batch: Any = None
+    ) -> AbstractContextManager[Chain]: ...
+
+
 @dataclass(frozen=True)
 class Subject:
-    """One network and its batch. ``rows``: of the chain's states in the profile; ``chain()`` runs
-    the model once more and keeps its states on the graph while the block lasts; ``loss`` as the
-    user gave it; ``model`` is left as it was found."""
+    """One network and its batch. ``rows``: of the chain's states in the profile, -1 for a state
+    that is not in it; ``chain`` runs it; ``loss`` as the user gave it (None: ``Chain.total`` is the
+    loss among the outputs, or the output along a random cotangent); ``paths``: where each state is
+    made. Nothing of ``model`` is changed."""
 
     model: nn.Module
     batch: Any
     loss: Callable[..., Any] | None
     rows: Sequence[int]
-    chain: Callable[[], AbstractContextManager[Chain]]
+    chain: Run
+    paths: Sequence[str] = ()
     branches: Sequence[Branch] = ()
 
 

@@ -153,6 +153,7 @@ def run(
     cannot be measured. The model is left as it was in either case.
     """
     start = perf_counter()
+    readings.examples = examples(batch)
     with quiet():
         held = inventory(model)
         check(held, batch)

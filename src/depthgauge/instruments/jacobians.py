@@ -1,0 +1,384 @@
+"""How Jacobians of parts of the depth act: their spectra, their average size, what one direction
+gains.
+
+Index legend: states ``h_0 ... h_D`` of a chain; ``J_(i->k) = dh_k/dh_i`` of one example, its rows
+and columns over all numbers of that example's state; ``n_k`` how many those are.
+
+    apjn_k               |J_(k->D)|_F^2 / n_D, over examples: the averaged partial Jacobian norm
+                         (Doshi, He and Gromov, arXiv 2111.12143)
+    log_singular_values  natural logarithms of the singular values of J_(k->D)
+    block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest
+    direction_gain_k     |J_(0->k) d|, d of length 1 for each example, root mean square over examples
+
+``|J|_F^2 = E |J^T u|^2`` for random signs u (Hutchinson, Commun. Stat. 19, 1990); the standard error
+is over probes. A state of more than ``Effort.exact`` numbers has too many directions to follow each:
+then the leading singular values from end to end come by subspace iteration (Halko, Martinsson and
+Tropp, SIAM Rev. 53, 2011, algorithm 4.4), and the participation ratio from
+``sum sigma^2 = E |J v|^2`` and ``sum sigma^4 = E |J^T J v|^2``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
+from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.network.chain import Chain
+from depthgauge.sites import FloatArray
+
+__all__ = ["APJN", "DIRECTIONS", "SPECTRUM", "apjn", "gains", "spectra"]
+
+SPECTRUM = (
+    "log_singular_values",
+    "effective_rank_participation",
+    "effective_rank_entropy",
+    "stable_rank",
+    "lost_direction_fraction",
+    "block_gain",
+    "block_loss",
+)
+APJN = ("apjn", "apjn_standard_error")
+DIRECTIONS = ("direction_gain",)
+_RANKS = {
+    "participation": "effective_rank_participation",
+    "entropy": "effective_rank_entropy",
+    "stable": "stable_rank",
+    "lost": "lost_direction_fraction",
+}
+#: Numbers that the gradients of all states at once may take.
+_AT_ONCE = 2**25
+
+
+def _narrow(chain: Chain) -> str:
+    """``""``, or why Jacobians in this precision say nothing."""
+    if chain.dtype in (torch.float32, torch.float64):
+        return ""
+    kind = str(chain.dtype).removeprefix("torch.")
+    return f"Jacobians are taken in float32 or wider, and the states are {kind}"
+
+
+# --------------------------------------------------------------------------------- sizes
+
+
+def apjn(subject: Subject, effort: Effort) -> Found:
+    """``apjn`` and its standard error at every state but the last, where it is 1."""
+    found = Found()
+    with subject.chain() as chain:
+        if why := _narrow(chain):
+            found.missing = dict.fromkeys(APJN, why)
+            return found
+        each = sizes(chain, effort)
+    for row, values in zip(subject.rows, each.T, strict=True):
+        found.put("apjn", row, float(values.mean()))
+        if effort.probes > 1:
+            error = values.std(ddof=1) / math.sqrt(effort.probes)
+            found.put("apjn_standard_error", row, float(error))
+    if effort.probes < 2:
+        found.missing["apjn_standard_error"] = "one probe has no spread; ask for at least 2"
+    found.notes["apjn"] = {"probes": effort.probes, "examples": chain.states[-1].examples}
+    return found
+
+
+def sizes(chain: Chain, effort: Effort) -> FloatArray:
+    """``|J_(k->D)^T u|^2 / n_D`` summed over examples and divided by their number, for every probe
+    and state: ``(P, D + 1)``."""
+    last = len(chain)
+    top = chain.states[last]
+    generator = torch.Generator("cpu").manual_seed(effort.seed)
+    signs = torch.randint(0, 2, (effort.probes, *top.shape), generator=generator)
+    probes = (2 * signs - 1).to(chain.device, chain.dtype)
+    out = np.empty((effort.probes, last + 1))
+    out[:, last] = 1.0
+    numbers = sum(state.value.numel() for state in chain.states)
+    if numbers <= _AT_ONCE:
+        at_once = max(1, _AT_ONCE // numbers)
+        for start in range(0, effort.probes, at_once):
+            part = probes[start : start + at_once]
+            for k, g in enumerate(_all(chain, part)):
+                out[start : start + at_once, k] = _squares(g) / top.value.numel()
+        return out
+    g = probes
+    for k in range(last, 0, -1):
+        g = chain.pull(k, k - 1, g)
+        out[:, k - 1] = _squares(g) / top.value.numel()
+    return out
+
+
+def _all(chain: Chain, probes: Tensor) -> list[Tensor]:
+    """What probes at the last state become at every earlier one, in one batched pass."""
+    found = torch.autograd.grad(
+        [chain.states[-1].edge],
+        [state.edge for state in chain.states[:-1]],
+        [probes],
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=True,
+    )
+    return [
+        probes.new_zeros(len(probes), 1) if g is None else g for g in found
+    ]
+
+
+def _squares(g: Tensor) -> FloatArray:
+    norms = torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64)
+    squares: FloatArray = norms.square().cpu().numpy()
+    return squares
+
+
+# ------------------------------------------------------------------------------- spectra
+
+
+def spectra(subject: Subject, effort: Effort) -> Found:
+    """Singular values of ``J_(k->D)`` at some states and of every block's own Jacobian."""
+    found = Found()
+    with subject.chain() as chain:
+        why = _narrow(chain)
+        sizes_of = {state.size for state in chain.states}
+        if why:
+            found.missing = dict.fromkeys(SPECTRUM, why)
+        elif max(sizes_of) <= effort.exact:
+            _exact(chain, subject.rows, effort, found)
+        else:
+            _leading(chain, subject.rows, effort, found)
+    return found
+
+
+def _exact(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> None:
+    last, top = len(chain), chain.states[-1]
+    chosen = _spaced(top.examples, effort.examples)
+    wanted = {k for k in (last - i for i in _spaced(last + 1, effort.sites)) if k < last} | {0}
+    products = [GradedProduct(top.size) for _ in chosen]
+    spectra: dict[int, list[FloatArray]] = {}
+    blocks: dict[int, list[tuple[float, float]]] = {}
+    apart = len(chosen) > 1 and _coupled(chain)
+    for k in range(last, 0, -1):
+        for group in [[c] for c in range(len(chosen))] if apart else [list(range(len(chosen)))]:
+            pulled = _pulled(chain, k, [chosen[c] for c in group], [products[c].u for c in group])
+            for c, columns in zip(group, pulled, strict=True):
+                own = np.linalg.svd(columns, compute_uv=False) if _finite(columns) else [math.nan]
+                blocks.setdefault(k, []).append((float(own[0]), float(own[-1])))
+                products[c].take(columns)
+        if k - 1 in wanted:
+            spectra[k - 1] = [product.log_singular_values() for product in products]
+    for k in sorted(spectra):
+        _put_ranks(found, rows[k], spectra[k])
+        found.vectors.setdefault("log_singular_values", {})[rows[k]] = np.mean(spectra[k], axis=0)
+    for k in sorted(blocks):
+        gains, losses = np.array(blocks[k]).T
+        found.put("block_gain", rows[k], float(gains.mean()))
+        found.put("block_loss", rows[k], float(losses.mean()))
+    found.notes["spectrum"] = {
+        "method": "every direction, QR of each block's Jacobian, Jacobi rotations at the end",
+        "examples": len(chosen),
+        "directions": top.size,
+        "from_end_to_end": {
+            name: _spread([effective_ranks(logs)[key] for logs in spectra[0]])
+            for key, name in _RANKS.items()
+        },
+    }
+
+
+def _put_ranks(found: Found, row: int, logs: Sequence[FloatArray]) -> None:
+    ranks = [effective_ranks(one) for one in logs]
+    for key, name in _RANKS.items():
+        found.put(name, row, float(np.mean([rank[key] for rank in ranks])))
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    mean = float(np.mean(values))
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return {"mean": mean, "standard_error": error, "n": len(values)}
+
+
+def _pulled(
+    chain: Chain, k: int, examples: Sequence[int], bases: Sequence[FloatArray]
+) -> list[FloatArray]:
+    """``J_(k-1->k)^T U`` of each example: ``(n_k, r) -> (n_(k-1), r)``."""
+    top, low = chain.states[k], chain.states[k - 1]
+    rank = max(u.shape[1] for u in bases)
+    vectors = torch.zeros(rank, top.examples, top.size, dtype=chain.dtype, device=chain.device)
+    for example, u in zip(examples, bases, strict=True):
+        vectors[: u.shape[1], example] = torch.from_numpy(u.T.copy()).to(vectors)
+    back = low.rows(chain.pull(k, k - 1, top.spread(vectors)))
+    return [
+        back[: u.shape[1], example if low.axis is not None else 0].double().cpu().numpy().T
+        for example, u in zip(examples, bases, strict=True)
+    ]
+
+
+def _coupled(chain: Chain) -> bool:
+    """Whether what is asked of one example comes back at others too, as a norm over the batch
+    makes it."""
+    top, low = chain.states[-1], chain.states[0]
+    if top.axis is None or low.axis is None or top.examples < 2:
+        return True
+    vectors = torch.zeros(1, top.examples, top.size, dtype=chain.dtype, device=chain.device)
+    vectors[:, 0] = 1.0
+    for k in range(len(chain), 0, -1):
+        back = chain.states[k - 1].rows(chain.pull(k, k - 1, chain.states[k].spread(vectors)))
+        if bool((back[:, 1:] != 0).any()):
+            return True
+    return False
+
+
+def _finite(columns: FloatArray) -> bool:
+    return bool(np.isfinite(columns).all())
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """At most ``most`` of ``0 ... count - 1``, evenly spaced, first and last included."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / max(most - 1, 1)) for i in range(most)})
+
+
+# ------------------------------------------------------------------- states of many numbers
+
+
+def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> None:
+    """The leading singular values from end to end, and the participation ratio by probes."""
+    last = len(chain)
+    low, top = chain.states[0], chain.states[last]
+    example = 0
+    rank = min(effort.rank, low.size, top.size)
+    generator = torch.Generator("cpu").manual_seed(effort.seed)
+
+    def push(v: FloatArray) -> FloatArray:  # (n_0, r) -> (n_D, r)
+        return _applied(chain, v, 0, last, example)
+
+    def pull(u: FloatArray) -> FloatArray:  # (n_D, r) -> (n_0, r)
+        return _applied(chain, u, last, 0, example)
+
+    draw = torch.randn(top.size, rank, generator=generator, dtype=torch.float64).numpy()
+    left, logs, before = np.linalg.qr(draw)[0], np.full(rank, math.nan), None
+    try:
+        for _ in range(effort.iterations):
+            back = pull(left)
+            right, inner = np.linalg.qr(_scaled(back)[0])
+            out, scale = _scaled(push(right))
+            before = logs
+            left = np.linalg.qr(out)[0]
+            with np.errstate(divide="ignore"):
+                logs = np.log(np.linalg.svd(out, compute_uv=False)) + scale
+        squares, fourths = _moments(push, pull, low.size, effort, generator)
+    except (RuntimeError, np.linalg.LinAlgError) as error:
+        first = str(error).partition("\n")[0]
+        found.missing = dict.fromkeys(
+            SPECTRUM,
+            f"a state has {max(low.size, top.size)} numbers, more than {effort.exact}, and cannot "
+            f"be pushed forward: {first}",
+        )
+        return
+    with np.errstate(invalid="ignore"):
+        change = float(np.max(np.abs(logs[: max(rank // 2, 1)] - before[: max(rank // 2, 1)])))
+    ratio, error = _participation(squares, fourths)
+    found.vectors["log_singular_values"] = {rows[0]: logs}
+    found.put("effective_rank_participation", rows[0], ratio)
+    found.put("stable_rank", rows[0], float(np.exp(np.log(np.mean(squares)) - 2 * logs[0])))
+    why = (
+        f"a state has {max(low.size, top.size)} numbers, more than {effort.exact}; only the "
+        f"{rank} leading directions from end to end are followed"
+    )
+    for name in ("effective_rank_entropy", "lost_direction_fraction", "block_gain", "block_loss"):
+        found.missing[name] = why
+    found.notes["spectrum"] = {
+        "method": "subspace iteration from end to end, participation by probes",
+        "examples": 1,
+        "directions": rank,
+        "of": min(low.size, top.size),
+        "iterations": effort.iterations,
+        "largest_change_of_a_logarithm": change,
+        "probes": effort.probes,
+        "participation_standard_error": error,
+    }
+
+
+def _applied(
+    chain: Chain, vectors: FloatArray, start: int, end: int, example: int
+) -> FloatArray:
+    """``J`` or ``J^T`` of one example on the columns of ``(n, r)``."""
+    at, to = chain.states[start], chain.states[end]
+    rows = torch.zeros(vectors.shape[1], at.examples, at.size, dtype=chain.dtype)
+    rows[:, example] = torch.from_numpy(vectors.T.copy()).to(rows)
+    spread = at.spread(rows.to(chain.device))
+    moved = chain.push(start, end, spread) if start < end else chain.pull(start, end, spread)
+    out: FloatArray = to.rows(moved)[:, example].double().cpu().numpy().T
+    return out
+
+
+def _scaled(columns: FloatArray) -> tuple[FloatArray, float]:
+    """The columns divided by their largest number, and its logarithm."""
+    top = float(np.abs(columns).max())
+    if not 0 < top < math.inf:
+        return columns, 0.0
+    return columns / top, math.log(top)
+
+
+def _moments(
+    push: object, pull: object, size: int, effort: Effort, generator: torch.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """``|J v|^2`` and ``|J^T J v|^2`` of Gaussian v."""
+    v = torch.randn(size, effort.probes, generator=generator, dtype=torch.float64).numpy()
+    out = push(v)  # type: ignore[operator]
+    small, scale = _scaled(out)
+    back = pull(small)  # type: ignore[operator]
+    squares = (out**2).sum(0)
+    return squares, (back**2).sum(0) * math.exp(2 * scale)
+
+
+def _participation(squares: FloatArray, fourths: FloatArray) -> tuple[float, float]:
+    """``(sum sigma^2)^2 / sum sigma^4`` and its standard error by leaving one probe out."""
+    count = len(squares)
+
+    def ratio(s: FloatArray, f: FloatArray) -> float:
+        return float(s.mean() ** 2 / f.mean())
+
+    whole = ratio(squares, fourths)
+    if count < 3:
+        return whole, math.nan
+    each = np.array([
+        ratio(np.delete(squares, i), np.delete(fourths, i)) for i in range(count)
+    ])  # fmt: skip
+    return whole, float(math.sqrt((count - 1) / count * ((each - each.mean()) ** 2).sum()))
+
+
+# ----------------------------------------------------------------------------- directions
+
+
+def gains(subject: Subject, effort: Effort) -> Found:
+    """What the direction of the loss gradient at the first state gains on its way forward."""
+    found = Found()
+    with subject.chain() as chain:
+        if why := _narrow(chain):
+            found.missing = dict.fromkeys(DIRECTIONS, why)
+            return found
+        first = chain.states[0]
+        (gradient,) = torch.autograd.grad(
+            chain.total(), [first.edge], retain_graph=True, allow_unused=True
+        )
+        if gradient is None or not bool((gradient != 0).any()):
+            found.missing = dict.fromkeys(DIRECTIONS, "no gradient reaches the first state")
+            return found
+        each = first.rows(gradient[None].double())
+        lengths = torch.linalg.vector_norm(each, dim=-1, keepdim=True)
+        unit = torch.where(lengths > 0, each / lengths.clamp_min(1e-300), 0.0)
+        tangent = first.spread(unit.to(chain.dtype))
+        alive = max(int((lengths > 0).sum()), 1)
+        found.put("direction_gain", subject.rows[0], 1.0)
+        try:
+            for k in range(1, len(chain) + 1):
+                tangent = chain.push(k - 1, k, tangent)
+                square = float(torch.linalg.vector_norm(tangent, dtype=torch.float64)) ** 2
+                found.put("direction_gain", subject.rows[k], math.sqrt(square / alive))
+        except RuntimeError as error:
+            found.columns.clear()
+            first_line = str(error).partition("\n")[0]
+            found.missing = dict.fromkeys(DIRECTIONS, f"no forward derivative: {first_line}")
+            return found
+    found.notes["directions"] = {"direction": "the loss gradient at the first state"}
+    return found
