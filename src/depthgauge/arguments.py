@@ -77,10 +77,7 @@ INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "gates": tuple(name for name, (part, _) in PARTS.items() if part == "gate"),
     "branches": tuple(name for name, (part, _) in PARTS.items() if part == "branch"),
     "correlation": ("correlation", "token_correlation"),
-    **{
-        heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy)
-        for heavy in HEAVY
-    },
+    **{heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy) for heavy in HEAVY},
 }
 _FAST = ("rivers", "quantiles", "gates", "branches", "correlation")
 PRESETS: Final[dict[str, tuple[str, ...]]] = {

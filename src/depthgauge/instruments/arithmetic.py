@@ -1,5 +1,6 @@
 """The same weights in another arithmetic: by a cast, under autocast, in emulated float8, in tf32.
 
+    own                                  the model as it is
     float64 float32 bfloat16 float16     every parameter, buffer and floating tensor of the batch,
                                          on a copy of the model; complex tensors by their parts
     tf32                                 the float32 model with tf32 allowed in matrix products
@@ -9,6 +10,10 @@
                                          is taken in the model's own precision, and the gradient goes
                                          straight through the cast
 
+float64 is the reference: there a model's own casts to narrower types are casts to float64, and random
+numbers are those that float32 draws. In half precision a function that PyTorch lacks runs in float32
+and its result is rounded, which is said.
+
 A factor's scale in float8 is 1 (``"plain"``), or ``largest finite / max |x|`` of the whole tensor
 (``"amax"``, current scaling; Micikevicius et al., arXiv 2209.05433, section 3).
 """
@@ -16,7 +21,7 @@ A factor's scale in float8 is 1 (``"plain"``), or ``largest finite / max |x|`` o
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,15 +32,16 @@ from torch.overrides import TorchFunctionMode
 
 from depthgauge.errors import NetworkError, SpecificationError, nearest
 from depthgauge.instruments.formats import FORMATS, Format, cast
-from depthgauge.trace.batches import mapped
+from depthgauge.trace.batches import mapped, tensors
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.operations import kind_of, plain_name
 
-__all__ = ["ARITHMETICS", "SCALINGS", "Arithmetic", "arithmetic_named"]
+__all__ = ["ARITHMETICS", "SCALINGS", "Arithmetic", "arithmetic_named", "factors", "own"]
 
 _CASTS: Final = ("float64", "float32", "bfloat16", "float16")
 _AUTOCAST: Final = {"autocast-bfloat16": "bfloat16", "autocast-float16": "float16"}
 _FLOAT8: Final = ("float8_e4m3", "float8_e5m2")
+_NARROW: Final = (torch.float32, torch.float16, torch.bfloat16)
 ARITHMETICS: Final = (*_CASTS, "tf32", *_AUTOCAST, *_FLOAT8)
 SCALINGS: Final = ("plain", "amax")
 
@@ -55,13 +61,18 @@ class Arithmetic:
     stored: Format
     scaling: str = "plain"
 
-    def prepared(
-        self, model: nn.Module, held: Inventory, batch: Any
-    ) -> tuple[nn.Module, Any]:
+    @property
+    def emulated(self) -> bool:
+        """Whether only the factors of products are rounded to the format."""
+        return self.name in _FLOAT8
+
+    def prepared(self, model: nn.Module, held: Inventory, batch: Any) -> tuple[nn.Module, Any]:
         """The model and batch to run: copies, where something is cast.
 
         Raises NetworkError where this model cannot run so.
         """
+        if self.name == "own":
+            return model, batch
         if self.name not in _CASTS:
             _plain_float32(self.name, held)
             if self.name == "tf32":
@@ -84,6 +95,16 @@ class Arithmetic:
             with _Float8(self.format, self.scaling) as mode:
                 yield notes
             notes += [f"{name} ran in the model's own precision" for name in sorted(mode.whole)]
+        elif self.name == "float64":
+            with _Widest():
+                yield notes
+        elif self.format.dtype in (torch.float16, torch.bfloat16):
+            with _Lent() as lent:
+                yield notes
+            notes += [
+                f"{name} has no {self.format.name} here: it ran in float32, its result rounded"
+                for name in sorted(lent.functions)
+            ]
         elif self.name == "tf32":
             matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
             before = matmul.allow_tf32, cudnn.allow_tf32
@@ -115,6 +136,15 @@ def arithmetic_named(name: str, scaling: str = "plain") -> Arithmetic:
         )
     format = FORMATS[_AUTOCAST.get(name, name)]
     return Arithmetic(name, format, format if name in _CASTS else FORMATS["float32"], scaling)
+
+
+def own(held: Inventory, batch: Any) -> Arithmetic:
+    """The model as it is; the format is that of most parameters, else of the batch."""
+    kinds = [p.dtype for _, p in held.parameters if p.is_floating_point()]
+    kinds = kinds or [t.dtype for _, t in tensors(batch) if t.is_floating_point()]
+    most = max(set(kinds), key=kinds.count) if kinds else torch.float32
+    format = next((f for f in FORMATS.values() if f.dtype == most), FORMATS["float32"])
+    return Arithmetic("own", format, format)
 
 
 def _plain_float32(name: str, held: Inventory) -> None:
@@ -166,6 +196,102 @@ def _copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return made
 
 
+# ------------------------------------------------------------------------------------- modes
+
+#: Functions that draw: what they draw depends on the precision in which they draw it.
+_DRAWS: Final = (
+    "bernoulli", "rand_like", "randn_like", "normal", "uniform", "exponential", "log_normal",
+    "cauchy", "gumbel_softmax", "multinomial", "poisson",
+)  # fmt: skip
+#: What PyTorch says where a kernel lacks a type.
+_LACKS: Final = ("not implemented for", "Unsupported dtype", "Low precision dtypes not supported")
+
+
+def _as(dtype: torch.dtype, only: Sequence[torch.dtype]) -> Callable[[Any], Any]:
+    """Changes tensors of the types ``only`` to ``dtype``, also in lists and tuples."""
+
+    def change(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return x.to(dtype) if x.dtype in only else x
+        if type(x) in (list, tuple):
+            return type(x)([change(item) for item in x])
+        return x
+
+    return change
+
+
+def _writes(function: Any) -> bool:
+    """Whether a function writes to its first tensor, or is a property of it."""
+    name = getattr(function, "__name__", "")
+    if name.startswith("__"):
+        return name.startswith("__i") or name in ("__setitem__", "__get__", "__set__")
+    return bool(name.endswith("_"))
+
+
+class _Widest(TorchFunctionMode):
+    """Everything in float64: what a model casts down, and tensors that it makes itself."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = plain_name(func)
+        if name in ("float", "half", "bfloat16") and args and isinstance(args[0], Tensor):
+            return args[0].double()
+        widen = _as(torch.float64, _NARROW)
+        if name in _DRAWS and args and isinstance(args[0], Tensor):
+            drawn = func(*map(_as(torch.float32, (torch.float64,)), args), **kwargs)
+            if _writes(func):
+                return args[0].copy_(drawn)
+            return widen(drawn)
+        if args and isinstance(args[0], Tensor) and name in ("to", "type"):
+            args = [torch.float64 if a in _NARROW else a for a in map(widen, args)]
+            kwargs = {k: torch.float64 if a in _NARROW else a for k, a in kwargs.items()}
+        elif kwargs.get("dtype") in _NARROW and args and isinstance(args[0], Tensor):
+            kwargs = {**kwargs, "dtype": torch.float64}  # softmax(x, dtype=float32)
+        elif not _writes(func) and "out" not in kwargs:
+            args, kwargs = map(widen, args), {k: widen(a) for k, a in kwargs.items()}
+        out = func(*args, **kwargs)
+        leaf = isinstance(out, Tensor) and out.is_leaf and out.requires_grad
+        return out if leaf or _writes(func) else widen(out)
+
+
+class _Lent(TorchFunctionMode):
+    """Functions that lack half precision run in float32; ``functions`` names them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: set[str] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            halves = (torch.float16, torch.bfloat16)
+            given = [t for _, t in tensors([*args, *kwargs.values()]) if t.dtype in halves]
+            if not given or not any(words in str(error) for words in _LACKS):
+                raise
+        lend = _as(torch.float32, halves)
+        out = func(*map(lend, args), **{key: lend(a) for key, a in kwargs.items()})
+        self.functions.add(plain_name(func))
+        if _writes(func):
+            return args[0].copy_(out)
+        return _as(given[0].dtype, (torch.float32,))(out)
+
+
+def factors(name: str) -> list[int]:
+    """Which arguments of the function ``name`` are factors of a product, by position."""
+    kind = kind_of(name)
+    if name in _WHOLE or "embedding" in name or kind not in ("weights", "contract", "attend"):
+        return []
+    if name.startswith(("add", "baddbmm")):  # the first tensor is added
+        return [1, 2]
+    return list(range(2 if kind == "weights" else 3))
+
+
 # ------------------------------------------------------------------------------------ float8
 
 
@@ -200,11 +326,9 @@ class _Float8(TorchFunctionMode):
         name = plain_name(func)
         if name in _WHOLE:
             self.whole.add(name)
-        elif kind_of(name) in ("weights", "contract", "attend") and "embedding" not in name:
-            fused = name.startswith(("add", "baddbmm"))  # the first tensor is added, no factor
-            factors = range(1, 3) if fused else range(2 if kind_of(name) == "weights" else 3)
+        elif which := factors(name):
             args = tuple(
-                self._rounded(a) if i in factors or isinstance(a, list | tuple) else a
+                self._rounded(a) if i in which or isinstance(a, list | tuple) else a
                 for i, a in enumerate(args)
             )
             kwargs = {

@@ -271,12 +271,13 @@ def lost_updates(weight: Tensor, update: Tensor, format: str | Format) -> float:
 class Scaling(NamedTuple):
     """``bits``: the largest whole power of two by which all gradients can be multiplied before the
     largest overflows (negative where it has; None where there is no finite non-zero one);
-    ``under``: the share of the non-zero ones that are then still below the smallest normal number;
-    ``flushed``: the share that a cast then still makes 0."""
+    ``before``: the share of the non-zero ones that a cast makes 0 without scaling; ``flushed``: that
+    it still makes 0 with it; ``under``: that are then still below the smallest normal number."""
 
     bits: int | None
-    under: float
+    before: float
     flushed: float
+    under: float
 
 
 def scaling_room(gradients: Iterable[Tensor], format: str | Format) -> Scaling:
@@ -288,14 +289,15 @@ def scaling_room(gradients: Iterable[Tensor], format: str | Format) -> Scaling:
     top = max((t for t in tops if not math.isnan(t)), default=0.0)
     if any(math.isnan(t) for t in tops) or not 0 < top < math.inf:
         unknown = math.nan if any(not math.isfinite(t) for t in tops) else 0.0
-        return Scaling(None, unknown, unknown)
+        return Scaling(None, unknown, unknown, unknown)
     bits = math.floor(headroom_bits(top, chosen))
     normal = math.ldexp(chosen.smallest_normal, -bits)
     gone = math.ldexp(chosen.smallest_subnormal / 2, -bits)
-    count = under = flushed = 0
+    count = before = flushed = under = 0
     for g in given:
         found = g[g > 0].double()
         count += found.numel()
         under += int((found < normal).sum())
+        before += int((found <= chosen.smallest_subnormal / 2).sum())
         flushed += int((found <= gone).sum())
-    return Scaling(bits, under / count, flushed / count)
+    return Scaling(bits, before / count, flushed / count, under / count)

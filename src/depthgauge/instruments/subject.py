@@ -26,7 +26,8 @@ class Effort:
     """How much an instrument may do. ``probes``: random vectors where an average is estimated;
     ``examples``: whose Jacobians are taken one by one; ``sites``: states at which a spectrum is
     written down, at most; ``exact``: the largest state whose Jacobian is followed as a whole;
-    ``rank``: leading directions of a larger one; ``iterations``: of its subspace; ``budget``:
+    ``rank``: leading directions of a larger one; ``iterations``: of its subspace; ``arithmetic``: the
+    one intended for training, of ``arithmetic.ARITHMETICS`` (None: the model's own); ``budget``:
     seconds after which no further instrument is begun; ``seed``: of every random vector."""
 
     probes: int = 8
@@ -35,6 +36,7 @@ class Effort:
     exact: int = 256
     rank: int = 16
     iterations: int = 3
+    arithmetic: str | None = None
     budget: float | None = None
     seed: int = 0
     began: float = field(default_factory=time.perf_counter)
