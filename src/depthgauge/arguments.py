@@ -39,7 +39,7 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run.
-HEAVY: Final = ("jacobian", "directions", "spectrum")
+HEAVY: Final = ("jacobian", "directions", "spectrum", "precision")
 
 #: Of the spectrum, what is one number at a site.
 SPECTRUM: Final = (
@@ -49,6 +49,19 @@ SPECTRUM: Final = (
     "lost_direction_fraction",
     "block_gain",
     "block_loss",
+)
+
+#: Of the precision instrument.
+PRECISION: Final = (
+    "relative_error_state",
+    "relative_error_gradient",
+    "flushed_gradient_fraction",
+    "headroom_float16_bits",
+    "headroom_bfloat16_bits",
+    "headroom_float8_e4m3_bits",
+    "headroom_float8_e5m2_bits",
+    "last_binades_fraction",
+    "underflow_headroom_bits",
 )
 
 #: What each quantity is made of: (which river, the gates, or a heavier instrument; statistic).
@@ -67,6 +80,7 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     "apjn_standard_error": ("jacobian", "apjn_standard_error"),
     **{name: ("spectrum", name) for name in SPECTRUM},
     "direction_gain": ("directions", "direction_gain"),
+    **{name: ("precision", name) for name in PRECISION},
 }
 assert set(PARTS) == set(QUANTITIES)
 
@@ -77,7 +91,10 @@ INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "gates": tuple(name for name, (part, _) in PARTS.items() if part == "gate"),
     "branches": tuple(name for name, (part, _) in PARTS.items() if part == "branch"),
     "correlation": ("correlation", "token_correlation"),
-    **{heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy) for heavy in HEAVY},
+    **{
+        heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy)
+        for heavy in HEAVY
+    },
 }
 _FAST = ("rivers", "quantiles", "gates", "branches", "correlation")
 PRESETS: Final[dict[str, tuple[str, ...]]] = {

@@ -11,6 +11,7 @@ import numpy as np
 
 from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.instruments.jacobians import APJN, DIRECTIONS, SPECTRUM, apjn, gains, spectra
+from depthgauge.instruments.precision import PRECISION, precision
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.profile import Profile
 from depthgauge.sites import Column, FloatArray
@@ -22,6 +23,7 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "jacobian": (apjn, APJN),
     "directions": (gains, DIRECTIONS),
     "spectrum": (spectra, SPECTRUM),
+    "precision": (precision, PRECISION),
 }
 assert tuple(INSTRUMENTS) == HEAVY
 

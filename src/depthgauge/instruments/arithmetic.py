@@ -5,14 +5,14 @@
                                          on a copy of the model; complex tensors by their parts
     tf32                                 the float32 model with tf32 allowed in matrix products
     autocast-bfloat16, autocast-float16  ``torch.autocast`` around the float32 model and its loss
-    float8_e4m3, float8_e5m2             emulated: the factors of every linear layer, convolution
-                                         and matrix product are cast to float8 and back, the product
-                                         is taken in the model's own precision, and the gradient goes
-                                         straight through the cast
+    float8_e4m3, float8_e5m2             emulated: the factors of linear layers, convolutions and
+                                         matrix products are cast to float8 and back, the
+                                         product is taken in the model's own precision, and the
+                                         gradient goes straight through the cast
 
-float64 is the reference: there a model's own casts to narrower types are casts to float64, and random
-numbers are those that float32 draws. In half precision a function that PyTorch lacks runs in float32
-and its result is rounded, which is said.
+float64 is the reference: there a model's own casts to narrower types are casts to float64, and
+random numbers are those that float32 draws. In half precision a function that PyTorch lacks runs in
+float32 and its result is rounded, which is said.
 
 A factor's scale in float8 is 1 (``"plain"``), or ``largest finite / max |x|`` of the whole tensor
 (``"amax"``, current scaling; Micikevicius et al., arXiv 2209.05433, section 3).

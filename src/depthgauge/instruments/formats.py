@@ -182,14 +182,14 @@ class Shares(NamedTuple):
     """Shares of the finite non-zero values: ``near``: in the last two binades below overflow
     (float16: from 16384 to 65504); ``over``: above the largest finite number; ``subnormal``: below
     the smallest normal one and not flushed; ``flushed``: 0 after a cast. ``nonfinite``: share of
-    all values. ``count``: of finite non-zero values."""
+    all values. ``values``: how many are finite and not 0."""
 
     near: float
     over: float
     subnormal: float
     flushed: float
     nonfinite: float
-    count: int
+    values: int
 
 
 def shares(x: Tensor, format: str | Format) -> Shares:
@@ -235,7 +235,7 @@ def relative_distance(x: Tensor, reference: Tensor) -> float:
     if scale == 0:
         return math.inf if bool((a != 0).any()) else 0.0
     error = torch.linalg.vector_norm(a / scale - b / scale)
-    return (error / torch.linalg.vector_norm(b / scale)).item()
+    return float(error / torch.linalg.vector_norm(b / scale))
 
 
 def cast_error(x: Tensor, format: str | Format) -> float:
@@ -271,8 +271,8 @@ def lost_updates(weight: Tensor, update: Tensor, format: str | Format) -> float:
 class Scaling(NamedTuple):
     """``bits``: the largest whole power of two by which all gradients can be multiplied before the
     largest overflows (negative where it has; None where there is no finite non-zero one);
-    ``before``: the share of the non-zero ones that a cast makes 0 without scaling; ``flushed``: that
-    it still makes 0 with it; ``under``: that are then still below the smallest normal number."""
+    ``before``: the share of the non-zero ones that a cast makes 0 without scaling; ``flushed``:
+    that it still makes 0 with it; ``under``: then still below the smallest normal number."""
 
     bits: int | None
     before: float

@@ -119,7 +119,9 @@ def _all(chain: Chain, probes: Tensor) -> list[Tensor]:
         allow_unused=True,
         is_grads_batched=True,
     )
-    return [probes.new_zeros(len(probes), 1) if g is None else g for g in found]
+    return [
+        probes.new_zeros(len(probes), 1) if g is None else g for g in found
+    ]
 
 
 def _squares(g: Tensor) -> FloatArray:
@@ -296,7 +298,9 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
     }
 
 
-def _applied(chain: Chain, vectors: FloatArray, start: int, end: int, example: int) -> FloatArray:
+def _applied(
+    chain: Chain, vectors: FloatArray, start: int, end: int, example: int
+) -> FloatArray:
     """``J`` or ``J^T`` of one example on the columns of ``(n, r)``."""
     at, to = chain.states[start], chain.states[end]
     rows = torch.zeros(vectors.shape[1], at.examples, at.size, dtype=chain.dtype)

@@ -13,9 +13,10 @@ same weights and batch in float64; norms over all elements of a state.
     flushed_gradient_fraction  share of the elements of g*_k that are not 0 and are 0 in g_k
 
 Head-room is that of the float64 run, which does not overflow itself: negative by how much the value
-is too large. A value that the intended arithmetic keeps wider (a norm's square taken in float32, the
-stream under autocast) has the wider head-room; a float32 model is run in float16 to see which. Of
-float8 the notes tell the head-room of the factors of products, which are what is rounded. The last three take the intended arithmetic's format, float16 where that is float32 or wider.
+is too large. A value that the intended arithmetic keeps wider (a norm's square taken in float32,
+the stream under autocast) has the wider head-room; a float32 model is run in float16 to see which.
+Of float8 the notes tell the head-room of the factors of products, which are what is rounded. The
+last three take the intended arithmetic's format, float16 where that is float32 or wider.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def _run(
                 with ranges, ranges.inside("loss"):
                     total = chain.total()
         named = [(n, p) for n, p in inventory(model).parameters if p.requires_grad]
-        inputs = [*(state.edge for state in chain.states), *(p for _, p in named)]
+        inputs: list[Any] = [*(state.edge for state in chain.states), *(p for _, p in named)]
         try:
             back = torch.autograd.grad(total, inputs, allow_unused=True)
         except RuntimeError as error:
@@ -373,8 +374,8 @@ def _least(bits: Sequence[float]) -> float:
 
 
 def _scaling(widest: _Ran, told: Iterable[str], note: dict[str, Any]) -> None:
-    """How far the loss can be scaled up: until a parameter's gradient overflows, and until any value's
-    gradient does, which comes back first."""
+    """How far the loss can be scaled up: until a parameter's gradient overflows, and until that of
+    any value does."""
     if not widest.parameters:
         note["loss_scaling"] = None
         return

@@ -1,8 +1,8 @@
 """The range of every value that a pass computes, inside branches too, and of its gradient.
 
-One number format holds a value where ``max |x|`` is under its largest number: ``formats``. Two passes
-of one model call the same functions, so that a value is known by its *place*: the module, which of
-its calls, the function, which of its calls there.
+A number format holds a value where ``max |x|`` is under its largest number: ``formats``. Two
+passes of one model call the same functions, so that a value is known by its *place*: the module,
+which of its calls, the function, which of its calls there.
 
 Numbers at or under -0.99 of float32's largest, and -inf, are masks and no values: scores are set so
 before a softmax. They count for no maximum. +inf and NaN are values that are lost.
@@ -76,8 +76,8 @@ def extent(x: Tensor) -> Extent:
 
 class Ranges(TorchFunctionMode):
     """Reads a pass of ``model`` that runs inside the block: ``values`` and ``gradients`` by place,
-    in the order in which they were computed; with ``products`` also ``factors``, what enters products
-    of matrices. ``trail`` names every function called.
+    in the order in which they were computed; with ``products`` also ``factors``, what enters
+    products of matrices. ``trail`` names every function called.
     """
 
     def __init__(self, model: nn.Module, *, products: bool = False) -> None:

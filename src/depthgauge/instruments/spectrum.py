@@ -66,9 +66,7 @@ class GradedProduct:
         rank = len(r)
         diagonal = np.abs(np.diag(r))
         eps = np.finfo(np.float64).eps
-        gone = (diagonal < 4 * eps * max(columns.shape)) | ~np.isfinite(
-            logs[:rank] + lengths[order][:rank]
-        )
+        gone = (diagonal < 4 * eps * max(columns.shape)) | ~np.isfinite(logs[:rank] + lengths[order][:rank])
         diagonal = np.where(gone, 1.0, diagonal)
         scale = logs + sizes  # of each column of Q R
         new = np.where(gone, -np.inf, scale[:rank] + np.log(diagonal))

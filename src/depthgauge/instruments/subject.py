@@ -26,9 +26,10 @@ class Effort:
     """How much an instrument may do. ``probes``: random vectors where an average is estimated;
     ``examples``: whose Jacobians are taken one by one; ``sites``: states at which a spectrum is
     written down, at most; ``exact``: the largest state whose Jacobian is followed as a whole;
-    ``rank``: leading directions of a larger one; ``iterations``: of its subspace; ``arithmetic``: the
-    one intended for training, of ``arithmetic.ARITHMETICS`` (None: the model's own); ``budget``:
-    seconds after which no further instrument is begun; ``seed``: of every random vector."""
+    ``rank``: leading directions of a larger one; ``iterations``: of its subspace; ``arithmetic``:
+    the one intended for training, of ``arithmetic.ARITHMETICS`` (None: the model's own);
+    ``budget``: seconds after which no further instrument is begun; ``seed``: of every random
+    vector."""
 
     probes: int = 8
     examples: int = 1

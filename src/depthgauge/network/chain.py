@@ -92,7 +92,9 @@ class Chain:
         """
         top, low = self.states[later], self.states[earlier]
         at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
-        parts = [_vjp(top.edge, low.edge, part, low.value) for part in cotangents.split(at_once)]
+        parts = [
+            _vjp(top.edge, low.edge, part, low.value) for part in cotangents.split(at_once)
+        ]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def push(self, earlier: int, later: int, tangents: Tensor) -> Tensor:
