@@ -247,25 +247,17 @@ def lost_updates(weight: Tensor, update: Tensor, format: str | Format) -> float:
     """The share of non-zero updates that leave their weight, stored in the format, as it was:
     ``round(w + u) = w``. Shapes alike; ``update`` is what is added, with its sign.
 
-    Round to nearest: lost is what is below half the gap to the neighbour on that side, or half of
-    it exactly where ``w`` is even. Towards 0 the gap at a power of two is half of that away from 0:
-    at 1.0 in bfloat16 an update is lost up to 2^-9 downward and 2^-8 upward. NaN where a weight or
-    an update is not finite; 0 where there is no update.
+    At 1.0 in bfloat16 an update is lost up to 2^-9 downward and 2^-8 upward: the gap towards 0 is
+    half of that away from 0. NaN where a weight or an update is not finite; 0 where there is no
+    update.
     """
     chosen = format_named(format)
     w, u = cast(weight.double(), chosen), update.detach().double()
     if not bool(w.isfinite().all() & u.isfinite().all()):
         return math.nan
-    gap = ulp(w, chosen)
-    mantissa, _ = torch.frexp(w.abs())
-    inward = (u * w.sign()) < 0
-    narrow = inward & (mantissa == 0.5) & (w.abs() > chosen.smallest_normal)
-    half = torch.where(narrow, gap / 4, gap / 2)
-    even = torch.remainder(w / gap, 2) == 0
-    small = (u.abs() < half) | ((u.abs() == half) & even)
     moved = u != 0
     count = int(moved.sum())
-    return int((small & moved).sum()) / count if count else 0.0
+    return int(((cast(w + u, chosen) == w) & moved).sum()) / count if count else 0.0
 
 
 class Scaling(NamedTuple):
