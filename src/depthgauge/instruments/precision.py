@@ -48,17 +48,17 @@ from depthgauge.instruments.rivers import rms, wide
 from depthgauge.instruments.subject import Effort, Found, Subject, Tensors
 from depthgauge.trace.inventory import inventory
 
-__all__ = ["HEADROOMS", "PRECISION", "growth", "lost", "precision"]
+__all__ = ["ERRORS", "HEADROOMS", "PRECISION", "Runs", "errors", "growth", "lost", "precision"]
 
 _FLOATS: Final = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 HEADROOMS: Final[dict[str, str]] = {name: f"headroom_{name}_bits" for name in _FLOATS}
-_ERRORS: Final = (
+ERRORS: Final = (
     "relative_error_state",
     "relative_error_gradient",
     "flushed_gradient_fraction",
 )
 PRECISION: Final = (
-    *_ERRORS,
+    *ERRORS,
     *HEADROOMS.values(),
     "last_binades_fraction",
     "underflow_headroom_bits",
@@ -100,7 +100,7 @@ def precision(
         chosen = own(held, subject.batch)
         if effort.arithmetic is not None:
             chosen = arithmetic_named(effort.arithmetic)
-    runs = _Runs(subject, products=chosen.emulated)
+    runs = Runs(subject, products=chosen.emulated)
     reference = runs.of(arithmetic_named("float64"))
     intended = runs.of(chosen)
     widest = reference or (intended if chosen.name == "own" else runs.of(own(held, subject.batch)))
@@ -114,10 +114,10 @@ def precision(
     }
     found.notes["precision"] = note
     if reference and intended:
-        _errors(subject, reference, intended, found, note)
+        errors(subject, reference, intended, found, note)
     else:
         why = runs.why["float64" if reference is None else chosen.name]
-        found.missing |= dict.fromkeys(_ERRORS, why)
+        found.missing |= dict.fromkeys(ERRORS, why)
     if widest is None:
         found.missing = dict.fromkeys(PRECISION, runs.why["float64"])
         return found
@@ -136,18 +136,20 @@ def precision(
 # ----------------------------------------------------------------------------------- runs
 
 
-class _Runs:
+class Runs:
     """Runs of a subject; ``why`` one of them could not be, by the arithmetic's name."""
 
-    def __init__(self, subject: Subject, *, products: bool) -> None:
+    def __init__(self, subject: Subject, *, products: bool = False) -> None:
         self.subject, self.products = subject, products
         self.why: dict[str, str] = {}
-        self._held = inventory(subject.model)
 
-    def of(self, arithmetic: Arithmetic, *, backward: bool = True) -> _Ran | None:
-        subject = self.subject
+    def of(
+        self, arithmetic: Arithmetic, *, model: nn.Module | None = None, backward: bool = True
+    ) -> _Ran | None:
+        """The subject in the arithmetic, or another ``model`` of its structure."""
+        subject, given = self.subject, model or self.subject.model
         try:
-            model, batch = arithmetic.prepared(subject.model, self._held, subject.batch)
+            model, batch = arithmetic.prepared(given, inventory(given), subject.batch)
             ranges = Ranges(model, products=self.products)
             return _run(subject, model, batch, arithmetic, ranges, backward)
         except DepthgaugeError as error:
@@ -197,7 +199,7 @@ class _Kept:
     states: Sequence[torch.dtype]
 
     @classmethod
-    def of(cls, runs: _Runs, chosen: Arithmetic, intended: _Ran | None) -> _Kept:
+    def of(cls, runs: Runs, chosen: Arithmetic, intended: _Ran | None) -> _Kept:
         if chosen.emulated:
             return cls({}, ())
         if chosen.format.name not in _FLOATS:
@@ -221,12 +223,13 @@ def _narrow(dtype: torch.dtype, format: Format) -> Format:
 # --------------------------------------------------------------------------------- errors
 
 
-def _errors(
+def errors(
     subject: Subject, reference: _Ran, intended: _Ran, found: Found, note: dict[str, Any]
 ) -> None:
+    """Relative errors of states and gradients, what was flushed, what grew, what was lost first."""
     note["first_nonfinite"] = _first_nonfinite(reference.ranges, intended.ranges)
     if differs := _other_functions(reference.ranges, intended.ranges):
-        found.missing |= dict.fromkeys(_ERRORS, differs)
+        found.missing |= dict.fromkeys(ERRORS, differs)
         return
     for row, h, exact in zip(subject.rows, intended.states, reference.states, strict=True):
         found.put("relative_error_state", row, relative_distance(h, exact))
@@ -236,10 +239,10 @@ def _errors(
         if g is not None and exact_g is not None:
             found.put("relative_error_gradient", row, relative_distance(g, exact_g))
             found.put("flushed_gradient_fraction", row, flushed(g, exact_g))
-    for name, why in ((name, no_backward or "no gradient reaches a state") for name in _ERRORS[1:]):
+    for name, why in ((name, no_backward or "no gradient reaches a state") for name in ERRORS[1:]):
         if name not in found.columns:
             found.missing[name] = why
-    for name in _ERRORS[:2]:
+    for name in ERRORS[:2]:
         if name in found.columns:
             note[name] = growth(found.columns[name][1])
     gone = {

@@ -28,7 +28,7 @@ from depthgauge.trace.readings import Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "chain", "quiet", "run", "unwrapped"]
+__all__ = ["Pass", "chain", "loss_of", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -456,7 +456,7 @@ def _total(
     random cotangent of RMS 1 at the first tensor, and at others that end streams of their own.
     """
     if loss is not None:
-        return _loss(loss, output, batch), "the gradient of the loss given"
+        return loss_of(loss, output, batch), "the gradient of the loss given"
     backward = [(n, t) for n, t in outputs if t.requires_grad and t.is_floating_point()]
     if not backward:
         return outputs[0][1], "none"
@@ -495,7 +495,8 @@ def _fresh(graph: Graph, only: set[int]) -> bool:
     return any(graph.values[i].kind == "sum" and len(graph.flow[i]) > 1 for i in only)
 
 
-def _loss(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
+def loss_of(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
+    """The user's loss as one number. Raises ModelError where it raises, TargetError else."""
     try:
         value = loss(output, batch) if _takes_two(loss) else loss(output)
     except (Exception, SystemExit) as error:
