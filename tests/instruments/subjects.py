@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from depthgauge.instruments.subject import Branch, Subject
 from depthgauge.network.chain import Chain, chain_of_blocks
 from depthgauge.network.module import EquationNetwork
+from depthgauge.trace.analysis import analyse
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import chain, run
@@ -24,10 +25,12 @@ def subject_of(
     loss: Callable[..., Any] | None = None,
     branches: Sequence[Branch] = (),
 ) -> Subject:
-    """Every state that one recorded pass reads, its row being its number."""
+    """The states of the first stream, the row of each being its number."""
     readings = Readings(("rms",), ("rms",), (), False)
     before = run(network, data, loss, readings)
-    places = sorted(readings.states)
+    (track, *_) = analyse(before.graph, readings, dict(before.held.parameters)).tracks
+    states = [track.stream.source, *(step.after for step in track.steps)]
+    places = [readings.place(i) for i in states]
 
     def again(model: nn.Module | None = None, batch: Any = None) -> AbstractContextManager[Chain]:
         model = network if model is None else model

@@ -36,7 +36,15 @@ from depthgauge.trace.batches import mapped, tensors
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.operations import kind_of, plain_name
 
-__all__ = ["ARITHMETICS", "SCALINGS", "Arithmetic", "arithmetic_named", "factors", "own"]
+__all__ = [
+    "ARITHMETICS",
+    "SCALINGS",
+    "Arithmetic",
+    "arithmetic_named",
+    "factors",
+    "not_autocast",
+    "own",
+]
 
 _CASTS: Final = ("float64", "float32", "bfloat16", "float16")
 _AUTOCAST: Final = {"autocast-bfloat16": "bfloat16", "autocast-float16": "float16"}
@@ -65,6 +73,11 @@ class Arithmetic:
     def emulated(self) -> bool:
         """Whether only the factors of products are rounded to the format."""
         return self.name in _FLOAT8
+
+    @property
+    def rounds_factors(self) -> bool:
+        """Whether factors of products are rounded where they enter."""
+        return self.emulated or self.name in _AUTOCAST
 
     def prepared(self, model: nn.Module, held: Inventory, batch: Any) -> tuple[nn.Module, Any]:
         """The model and batch to run: copies, where something is cast.
@@ -136,6 +149,11 @@ def arithmetic_named(name: str, scaling: str = "plain") -> Arithmetic:
         )
     format = FORMATS[_AUTOCAST.get(name, name)]
     return Arithmetic(name, format, format if name in _CASTS else FORMATS["float32"], scaling)
+
+
+def not_autocast(device: torch.device) -> torch.autocast:
+    """Where a backward pass belongs: what was cast on the way forward is cast on the way back."""
+    return torch.autocast(device.type, enabled=False)
 
 
 def own(held: Inventory, batch: Any) -> Arithmetic:

@@ -11,6 +11,7 @@ code has other states, or none that a hook could see, and compiled code would ru
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,9 @@ def _ends(
         leaves.append(x.detach().clone().requires_grad_())
         return leaves[-1] * 1  # may be written over
 
-    with untouched(held), torch.enable_grad():
+    with untouched(held), torch.enable_grad(), warnings.catch_warnings():
+        # A compiler looks at the gradients of what it is given, which are no leaves here.
+        warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor that is not")
         try:
             with arithmetic.around(model):
                 output = call(model, mapped(batch, given))

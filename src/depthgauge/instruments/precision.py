@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError, NetworkError
-from depthgauge.instruments.arithmetic import Arithmetic, arithmetic_named, own
+from depthgauge.instruments.arithmetic import Arithmetic, arithmetic_named, not_autocast, own
 from depthgauge.instruments.formats import (
     FORMATS,
     Format,
@@ -100,7 +100,7 @@ def precision(
         chosen = own(held, subject.batch)
         if effort.arithmetic is not None:
             chosen = arithmetic_named(effort.arithmetic)
-    runs = Runs(subject, products=chosen.emulated)
+    runs = Runs(subject, products=chosen.rounds_factors)
     reference = runs.of(arithmetic_named("float64"))
     intended = runs.of(chosen)
     widest = reference or (intended if chosen.name == "own" else runs.of(own(held, subject.batch)))
@@ -121,7 +121,8 @@ def precision(
     if widest is None:
         found.missing = dict.fromkeys(PRECISION, runs.why["float64"])
         return found
-    _headroom(subject, widest, _Kept.of(runs, chosen, intended), format, told, found, note)
+    kept = _Kept(widest, _narrow_run(runs, chosen, intended))
+    _headroom(subject, widest, kept, format, told, found, note)
     _scaling(widest, told, note)
     if updates is None and rate is not None:
         updates = {name: -rate * g for name, g in widest.parameters.items()}
@@ -165,22 +166,23 @@ def _run(
     ranges: Ranges,
     backward: bool,
 ) -> _Ran:
-    with ExitStack() as opened:
-        with arithmetic.around(model) as said:
-            with ranges:
-                chain = opened.enter_context(subject.chain(model, batch))
-            ran = _Ran([state.value for state in chain.states], ranges, notes=said)
-            if not backward:
-                return ran
-            if subject.loss is None:
+    with arithmetic.around(model) as said, ExitStack() as opened:
+        ranges.give(batch)
+        with ranges:
+            chain = opened.enter_context(subject.chain(model, batch))
+        ran = _Ran([state.value for state in chain.states], ranges, notes=said)
+        if not backward:
+            return ran
+        if subject.loss is None:
+            total = chain.total()
+        else:
+            with ranges, ranges.inside("loss"):
                 total = chain.total()
-            else:
-                with ranges, ranges.inside("loss"):
-                    total = chain.total()
         named = [(n, p) for n, p in inventory(model).parameters if p.requires_grad]
         inputs: list[Any] = [*(state.edge for state in chain.states), *(p for _, p in named)]
         try:
-            back = torch.autograd.grad(total, inputs, allow_unused=True)
+            with not_autocast(chain.device):
+                back = torch.autograd.grad(total, inputs, allow_unused=True)
         except RuntimeError as error:
             ran.no_backward = f"the backward pass raised: {str(error).partition(chr(10))[0]}"
             return ran
@@ -190,34 +192,41 @@ def _run(
     return ran
 
 
-@dataclass(frozen=True)
 class _Kept:
-    """Which values the intended arithmetic keeps narrow: by place, and by number for states. Where
-    nobody knows all are."""
+    """Which values the intended arithmetic keeps narrow: those that ``run`` in it has, all where
+    there is none. A state is known by its numbers, which every cast of it has too."""
 
-    values: Mapping[Place, Extent]
-    states: Sequence[torch.dtype]
-
-    @classmethod
-    def of(cls, runs: Runs, chosen: Arithmetic, intended: _Ran | None) -> _Kept:
-        if chosen.emulated:
-            return cls({}, ())
-        if chosen.format.name not in _FLOATS:
-            intended = runs.of(arithmetic_named("float16"), backward=False)
-        if intended is None:
-            return cls({}, ())
-        return cls(intended.ranges.values, [h.dtype for h in intended.states])
+    def __init__(self, widest: _Ran, run: _Ran | None) -> None:
+        self._values: Mapping[Place, Extent] = run.ranges.values if run else {}
+        self._states = [h.dtype for h in run.states] if run else []
+        self._alike: dict[tuple[float, float], set[torch.dtype]] = {}
+        for place, seen in widest.ranges.values.items():
+            if place in self._values:
+                kinds = self._alike.setdefault((seen.largest, seen.rms), set())
+                kinds.add(self._values[place].dtype)
 
     def at(self, place: Place, format: Format) -> Format:
-        here = self.values.get(place)
-        return _narrow(here.dtype, format) if here else format
+        here = self._values.get(place)
+        return _narrow([here.dtype], format) if here and not place.factor else format
 
-    def state(self, k: int, format: Format) -> Format:
-        return _narrow(self.states[k], format) if k < len(self.states) else format
+    def state(self, k: int, seen: Extent, format: Format) -> Format:
+        kinds = self._alike.get((seen.largest, seen.rms)) or self._states[k : k + 1]
+        return _narrow(kinds, format)
 
 
-def _narrow(dtype: torch.dtype, format: Format) -> Format:
-    return FORMATS["float32"] if dtype in (torch.float32, torch.float64) else format
+def _narrow(kinds: Iterable[torch.dtype], format: Format) -> Format:
+    """The format, or float32 for what is kept in no narrower type."""
+    wide = [kind in (torch.float32, torch.float64) for kind in kinds]
+    return FORMATS["float32"] if wide and all(wide) else format
+
+
+def _narrow_run(runs: Runs, chosen: Arithmetic, intended: _Ran | None) -> _Ran | None:
+    """The run that shows which values are narrow; none in float8, which rounds factors alone."""
+    if chosen.emulated:
+        return None
+    if chosen.format.name in _FLOATS:
+        return intended
+    return runs.of(arithmetic_named("float16"), backward=False)
 
 
 # --------------------------------------------------------------------------------- errors
@@ -308,7 +317,8 @@ def _first_nonfinite(reference: Ranges, intended: Ranges) -> dict[str, Any] | No
 
 
 def _document(place: Place) -> dict[str, Any]:
-    return {"path": place.path, "function": place.function}
+    factor = f", factor {place.factor}" if place.factor else ""
+    return {"path": place.path, "function": place.function + factor}
 
 
 # ------------------------------------------------------------------------------- head-room
@@ -323,11 +333,12 @@ def _headroom(
     found: Found,
     note: dict[str, Any],
 ) -> None:
-    tops = [extent(h).largest for h in widest.states]
+    states = [extent(h) for h in widest.states]
     values = widest.ranges.values
     for name, quantity in HEADROOMS.items():
-        for k, (row, top) in enumerate(zip(subject.rows, tops, strict=True)):
-            found.put(quantity, row, headroom_bits(top, kept.state(k, FORMATS[name])))
+        for k, (row, h) in enumerate(zip(subject.rows, states, strict=True)):
+            kind = kept.state(k, h, FORMATS[name])
+            found.put(quantity, row, headroom_bits(h.largest, kind))
         for branch in subject.branches:
             bits = [
                 headroom_bits(seen.largest, kept.at(place, FORMATS[name]))
@@ -336,8 +347,8 @@ def _headroom(
             ]
             if branch.row is not None and bits:
                 found.put(quantity, branch.row, _least(bits))
-    for row, h in zip(subject.rows, widest.states, strict=True):
-        here = shares(h, format)
+    for row, state in zip(subject.rows, widest.states, strict=True):
+        here = shares(state, format)
         found.put("last_binades_fraction", row, here.near + here.over)
     for row, g in zip(subject.rows, widest.gradients, strict=False):
         if g is not None:
@@ -348,10 +359,10 @@ def _headroom(
         found.missing["underflow_headroom_bits"] = why
     note["headroom"] = {}
     for name in told:
-        rounded = values if name in _TOLD else widest.ranges.factors
         note["headroom"][name] = _told([
             (place, seen, headroom_bits(seen.largest, kept.at(place, FORMATS[name])))
-            for place, seen in rounded.items()
+            for place, seen in values.items()
+            if name in _TOLD or place.factor  # of float8 factors alone are rounded
         ])  # fmt: skip
 
 

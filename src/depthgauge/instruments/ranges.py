@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from depthgauge.instruments.arithmetic import factors
 from depthgauge.instruments.formats import FORMATS
 from depthgauge.instruments.rivers import rms, wide
+from depthgauge.trace.batches import tensors
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.operations import kind_of, plain_name
 
@@ -36,15 +37,14 @@ _CARRIES: Final = ("shape", "cut", "source")
 
 
 class Place(NamedTuple):
-    """Where a value is made: ``call`` counts the module's calls, ``nth`` the function's in it."""
+    """Where a value is made: ``call`` counts the module's calls, ``nth`` the function's in it.
+    ``factor``: not what the function made but the factor of that number that went into it."""
 
     path: str
     function: str
-    call: int
-    nth: int
-
-    def __str__(self) -> str:
-        return f"{self.function} in '{self.path}'" if self.path else f"{self.function} in the model"
+    call: int = 0
+    nth: int = 0
+    factor: int = 0
 
 
 class Extent(NamedTuple):
@@ -76,20 +76,19 @@ def extent(x: Tensor) -> Extent:
 
 class Ranges(TorchFunctionMode):
     """Reads a pass of ``model`` that runs inside the block: ``values`` and ``gradients`` by place,
-    in the order in which they were computed; with ``products`` also ``factors``, what enters
-    products of matrices. ``trail`` names every function called.
+    in the order in which they were computed; with ``products`` also what enters products of
+    matrices. ``trail`` names every function called.
     """
 
     def __init__(self, model: nn.Module, *, products: bool = False) -> None:
         super().__init__()
         self.values: dict[Place, Extent] = {}
         self.gradients: dict[Place, Extent] = {}
-        self.factors: dict[Place, Extent] = {}
         self.trail: list[tuple[str, str]] = []
         self._products = products
         self._paths = {id(module): path for path, module in inventory(model).modules}
         self._calls: Counter[str] = Counter()
-        self._functions: Counter[tuple[str, int, str]] = Counter()
+        self._functions: Counter[Place] = Counter()
         self._running: list[tuple[str, int]] = []
         self._handles: list[Any] = []
 
@@ -108,6 +107,12 @@ class Ranges(TorchFunctionMode):
             for handle in self._handles:
                 handle.remove()
             self._running.clear()
+
+    def give(self, batch: Any) -> None:
+        """What the model is given, in place ``input``."""
+        for name, x in tensors(batch):
+            if x.is_floating_point() and x.numel():
+                self.values[Place(name or "input", "input")] = extent(x)
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
@@ -138,11 +143,9 @@ class Ranges(TorchFunctionMode):
             return func(*args, **kwargs)
         name = plain_name(func)
         for number in factors(name) if self._products else ():
-            if number < len(args) and (
-                place := self._place(f"{name}, factor {number + 1}", args[number])
-            ):
+            if number < len(args) and (place := self._place(name, args[number], number + 1)):
                 with torch._C.DisableTorchFunction():
-                    self.factors[place] = extent(args[number])
+                    self.values[place] = extent(args[number])
         out = func(*args, **kwargs)
         self.trail.append((self._running[-1][0], name))
         if kind_of(name) not in _CARRIES or name in _CASTS:
@@ -152,13 +155,13 @@ class Ranges(TorchFunctionMode):
                     self._read(place, x)
         return out
 
-    def _place(self, name: str, x: Any) -> Place | None:
+    def _place(self, name: str, x: Any, factor: int = 0) -> Place | None:
         """The next place of the function in the module that runs; None for what has no range."""
         if not isinstance(x, Tensor) or not x.is_floating_point() or not x.numel():
             return None
-        path, call = self._running[-1]
-        self._functions[path, call, name] += 1
-        return Place(path, name, call, self._functions[path, call, name] - 1)
+        first = Place(self._running[-1][0], name, self._running[-1][1], 0, factor)
+        self._functions[first] += 1
+        return first._replace(nth=self._functions[first] - 1)
 
     def _read(self, place: Place, x: Tensor) -> None:
         with torch._C.DisableTorchFunction():
