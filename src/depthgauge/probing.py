@@ -5,23 +5,28 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from depthgauge.arguments import HEAVY, PARTS
-from depthgauge.instruments.jacobians import APJN, DIRECTIONS, SPECTRUM, apjn, gains, spectra
+from depthgauge.errors import ModelError, NetworkError
+from depthgauge.instruments.directions import DIRECTIONS, directions
+from depthgauge.instruments.jacobians import APJN, SPECTRUM, apjn, spectra
 from depthgauge.instruments.precision import PRECISION, precision
-from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.profile import Profile
 from depthgauge.sites import Column, FloatArray
 
-__all__ = ["deepened", "heavy"]
+__all__ = ["Group", "deepened", "heavy"]
+
+#: The subjects of one seed, one a stream, whose rows the instruments fill; or why there is none.
+Group: TypeAlias = Sequence[Subject] | str
 
 #: Each instrument, with everything it may find.
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
-    "directions": (gains, DIRECTIONS),
+    "directions": (directions, DIRECTIONS),
     "spectrum": (spectra, SPECTRUM),
     "precision": (precision, PRECISION),
 }
@@ -35,51 +40,45 @@ def heavy(quantities: Iterable[str]) -> list[str]:
 
 
 def deepened(
-    profile: Profile,
-    subjects: Sequence[Sequence[Subject] | str],
-    quantities: Sequence[str],
-    effort: Effort,
+    profile: Profile, groups: Iterable[Group], quantities: Sequence[str], effort: Effort
 ) -> Profile:
-    """The profile with what the heavier of the ``quantities`` are.
+    """The profile with what the heavier of the ``quantities`` are; ``groups``: one a seed.
 
-    ``subjects``: for each seed those whose rows the instruments fill, one a stream; or why there is
-    none. An instrument that the budget leaves no time for is not measured.
+    What an instrument cannot take, or the budget leaves no time for, is not measured, with the
+    reason.
     """
+    if not (names := heavy(quantities)):
+        return profile
+    each: dict[str, list[Found]] = {name: [] for name in names}
+    seconds = dict.fromkeys(names, 0.0)
+    for group in groups:
+        for name in names:
+            start = time.perf_counter()
+            each[name].append(_one(name, group, effort))
+            seconds[name] += time.perf_counter() - start
     columns, vectors = dict(profile.columns), dict(profile.vectors)
     missing = dict(profile.not_measured)
     notes: dict[str, Any] = {}
-    for name in heavy(quantities):
-        measured, may_find = INSTRUMENTS[name]
-        wanted = [q for q in may_find if q in quantities or q not in PARTS]
-        if effort.spent:
-            why = f"the budget of {effort.budget:g} seconds was spent before it"
-            missing |= dict.fromkeys(wanted, why)
-            continue
-        start = time.perf_counter()
-        each = [_one(measured, group, effort, may_find) for group in subjects]
-        _merge(columns, vectors, missing, wanted, each)
-        said = [found.notes for found in each if found.notes]
-        notes |= said[0] if said else {}
-        notes.setdefault(name, {})["seconds"] = round(time.perf_counter() - start, 3)
-    settings = {**profile.settings, "instruments": notes} if notes else profile.settings
+    for name in names:
+        wanted = [q for q in INSTRUMENTS[name][1] if q in quantities or q not in PARTS]
+        _merge(columns, vectors, missing, wanted, each[name])
+        notes |= next((found.notes for found in each[name] if found.notes), {})
+        notes.setdefault(name, {})["seconds"] = round(seconds[name], 3)
+    settings = {**profile.settings, "instruments": notes}
     return dataclasses.replace(
         profile, columns=columns, vectors=vectors, not_measured=missing, settings=settings
     )
 
 
-def _one(
-    measured: Callable[[Subject, Effort], Found],
-    group: Sequence[Subject] | str,
-    effort: Effort,
-    may_find: Sequence[str],
-) -> Found:
+def _one(name: str, group: Group, effort: Effort) -> Found:
     """What an instrument finds under one seed, in all streams."""
+    instrument, may_find = INSTRUMENTS[name]
     whole = Found()
     if isinstance(group, str):
         whole.missing = dict.fromkeys(may_find, group)
         return whole
     for subject in group:
-        found = measured(subject, effort)
+        found = _taken(instrument, may_find, subject, effort)
         for quantity, (rows, values) in found.columns.items():
             for row, value in zip(rows, values, strict=True):
                 if row >= 0:
@@ -93,6 +92,23 @@ def _one(
     return whole
 
 
+def _taken(
+    instrument: Callable[[Subject, Effort], Found],
+    may_find: Sequence[str],
+    subject: Subject,
+    effort: Effort,
+) -> Found:
+    try:
+        effort.check(0, max(len(subject.rows) - 1, 0))
+        with np.errstate(all="ignore"):  # what is not finite is a finding
+            return instrument(subject, effort)
+    except (BudgetSpentError, NetworkError, ModelError, RuntimeError) as error:
+        line = str(error).strip().partition("\n")[0]
+        ours = isinstance(error, BudgetSpentError | NetworkError | ModelError)
+        why = line if ours else f"the model cannot be run for it ({line})"
+        return Found(missing=dict.fromkeys(may_find, why))
+
+
 def _merge(
     columns: dict[str, Column],
     vectors: dict[str, Mapping[int, FloatArray]],
@@ -103,18 +119,16 @@ def _merge(
     """One column a quantity over all seeds, where every seed has it."""
     for quantity in wanted:
         missing.pop(quantity, None)
-        if all(quantity in found.columns for found in each):
-            rows = sorted(set.intersection(*(set(f.columns[quantity][0]) for f in each)))
-            at = [dict(zip(*found.columns[quantity], strict=True)) for found in each]
-            if rows:
-                values = np.array([[one[row] for one in at] for row in rows])
-                columns[quantity] = Column(tuple(rows), values)
-                continue
-        elif all(quantity in found.vectors for found in each):
-            rows = sorted(set.intersection(*(set(f.vectors[quantity]) for f in each)))
-            vectors[quantity] = {
-                row: np.array([found.vectors[quantity][row] for found in each]) for row in rows
-            }
+        at = [dict(zip(*found.columns.get(quantity, ((), ())), strict=True)) for found in each]
+        if rows := sorted(set.intersection(*(set(one) for one in at))):
+            values = np.array([[one[row] for one in at] for row in rows], dtype=np.float64)
+            columns[quantity] = Column(tuple(rows), values)
+            continue
+        lists = [found.vectors.get(quantity, {}) for found in each]
+        if rows := sorted(set.intersection(*(set(one) for one in lists))):
+            vectors[quantity] = {row: np.array([one[row] for one in lists]) for row in rows}
+            continue
+        if quantity not in PARTS:  # several numbers a site: what is one number there says why
             continue
         reasons = [found.missing.get(quantity, "") for found in each]
         missing[quantity] = next(filter(None, reasons), "nothing of its kind was found")

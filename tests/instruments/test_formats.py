@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from fractions import Fraction
 
-import mpmath  # type: ignore[import-untyped]
+import mpmath
 import numpy as np
 import pytest
 import torch

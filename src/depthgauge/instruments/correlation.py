@@ -30,7 +30,8 @@ def between(x: Tensor) -> list[float]:
     if count < 2 or not x.numel():
         return [math.nan] * groups
     sums = _sums(x) if x.device.type == "cpu" else _on_device(x)
-    return [(total - count) / (count * (count - 1)) for total in sums]
+    means = ((total - count) / (count * (count - 1)) for total in sums)
+    return [min(mean, 1.0) if mean == mean else mean for mean in means]  # rounding goes above
 
 
 def of_examples(x: Tensor) -> list[float]:
@@ -54,7 +55,7 @@ def _sums(x: Tensor) -> list[float]:
     for a in x.numpy():
         squares = np.einsum("mn,mn->m", a, a)
         low, high = float(squares.min()), float(squares.max())
-        if not (1e-30 < low and high < 1e30):  # squares near the ends of the range lose digits
+        if not (low > 1e-30 and high < 1e30):  # squares near the ends of the range lose digits
             a = a.astype(np.float64)
             top = np.abs(a).max(axis=1, keepdims=True)
             with np.errstate(all="ignore"):

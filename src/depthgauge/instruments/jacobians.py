@@ -1,5 +1,4 @@
-"""How Jacobians of parts of the depth act: their spectra, their average size, what one direction
-gains.
+"""How Jacobians of parts of the depth act: their spectra and their average size.
 
 Index legend: states ``h_0 ... h_D`` of a chain; ``J_(i->k) = dh_k/dh_i`` of one example, its rows
 and columns over all numbers of that example's state; ``n_k`` how many those are.
@@ -8,30 +7,32 @@ and columns over all numbers of that example's state; ``n_k`` how many those are
                          (Doshi, He and Gromov, arXiv 2111.12143)
     log_singular_values  natural logarithms of the singular values of J_(k->D)
     block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest
-    direction_gain_k     |J_(0->k) d|, d of length 1 for each example, root mean square over examples
 
-``|J|_F^2 = E |J^T u|^2`` for random signs u (Hutchinson, Commun. Stat. 19, 1990); the standard error
-is over probes. A state of more than ``Effort.exact`` numbers has too many directions to follow each:
-then the leading singular values from end to end come by subspace iteration (Halko, Martinsson and
-Tropp, SIAM Rev. 53, 2011, algorithm 4.4), and the participation ratio from
-``sum sigma^2 = E |J v|^2`` and ``sum sigma^4 = E |J^T J v|^2``.
+``|J|_F^2 = E |J^T u|^2`` for random signs u (Hutchinson, Commun. Stat. 19, 1990); the standard
+error is over probes. A state of more than ``Effort.exact`` numbers has too many directions to
+follow each: then the leading singular values from end to end come by subspace iteration (Halko,
+Martinsson and Tropp, SIAM Rev. 53, 2011, algorithm 4.4), and the participation ratio from
+``sum sigma^2`` and ``sum sigma^4``, exact along those and by random probes across them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
 from depthgauge.instruments.subject import Effort, Found, Subject
-from depthgauge.network.chain import Chain
+from depthgauge.network.chain import Chain, batched_vjp
 from depthgauge.sites import FloatArray
 
-__all__ = ["APJN", "DIRECTIONS", "SPECTRUM", "apjn", "gains", "spectra"]
+__all__ = ["APJN", "SPECTRUM", "apjn", "narrow", "spectra"]
 
 SPECTRUM = (
     "log_singular_values",
@@ -43,7 +44,6 @@ SPECTRUM = (
     "block_loss",
 )
 APJN = ("apjn", "apjn_standard_error")
-DIRECTIONS = ("direction_gain",)
 _RANKS = {
     "participation": "effective_rank_participation",
     "entropy": "effective_rank_entropy",
@@ -54,7 +54,7 @@ _RANKS = {
 _AT_ONCE = 2**25
 
 
-def _narrow(chain: Chain) -> str:
+def narrow(chain: Chain) -> str:
     """``""``, or why Jacobians in this precision say nothing."""
     if chain.dtype in (torch.float32, torch.float64):
         return ""
@@ -66,62 +66,62 @@ def _narrow(chain: Chain) -> str:
 
 
 def apjn(subject: Subject, effort: Effort) -> Found:
-    """``apjn`` and its standard error at every state but the last, where it is 1."""
+    """``apjn`` and its standard error at every state; at the last one it is 1."""
     found = Found()
     with subject.chain() as chain:
-        if why := _narrow(chain):
+        if why := narrow(chain):
             found.missing = dict.fromkeys(APJN, why)
             return found
         each = sizes(chain, effort)
+    exact = len(each) < effort.probes
     for row, values in zip(subject.rows, each.T, strict=True):
         found.put("apjn", row, float(values.mean()))
-        if effort.probes > 1:
-            error = values.std(ddof=1) / math.sqrt(effort.probes)
+        if exact or effort.probes > 1:
+            error = 0.0 if exact else values.std(ddof=1) / math.sqrt(effort.probes)
             found.put("apjn_standard_error", row, float(error))
     if effort.probes < 2:
         found.missing["apjn_standard_error"] = "one probe has no spread; ask for at least 2"
-    found.notes["apjn"] = {"probes": effort.probes, "examples": chain.states[-1].examples}
+    found.notes["jacobian"] = {
+        "probes": "every direction, so exact" if exact else effort.probes,
+        "examples": chain.states[-1].examples,
+    }
     return found
 
 
 def sizes(chain: Chain, effort: Effort) -> FloatArray:
     """``|J_(k->D)^T u|^2 / n_D`` summed over examples and divided by their number, for every probe
-    and state: ``(P, D + 1)``."""
-    last = len(chain)
-    top = chain.states[last]
-    generator = torch.Generator("cpu").manual_seed(effort.seed)
-    signs = torch.randint(0, 2, (effort.probes, *top.shape), generator=generator)
-    probes = (2 * signs - 1).to(chain.device, chain.dtype)
-    out = np.empty((effort.probes, last + 1))
-    out[:, last] = 1.0
+    and state: ``(P, D + 1)``. With more probes than numbers at the output, one row: exact."""
+    last, top = len(chain), chain.states[-1]
+    count = top.value.numel()
+    if effort.probes > count:
+        probes = torch.eye(count, dtype=chain.dtype).reshape(count, *top.shape).to(chain.device)
+    else:
+        generator = torch.Generator("cpu").manual_seed(effort.seed)
+        signs = torch.randint(0, 2, (effort.probes, *top.shape), generator=generator)
+        probes = (2 * signs - 1).to(chain.device, chain.dtype)
+    out = np.full((len(probes), last + 1), float(effort.probes <= count) or 1 / count)
     numbers = sum(state.value.numel() for state in chain.states)
+    at_once = max(1, _AT_ONCE // numbers)
     if numbers <= _AT_ONCE:
-        at_once = max(1, _AT_ONCE // numbers)
-        for start in range(0, effort.probes, at_once):
+        for start in range(0, len(probes), at_once):
+            effort.check(0, last)
             part = probes[start : start + at_once]
             for k, g in enumerate(_all(chain, part)):
-                out[start : start + at_once, k] = _squares(g) / top.value.numel()
-        return out
-    g = probes
-    for k in range(last, 0, -1):
-        g = chain.pull(k, k - 1, g)
-        out[:, k - 1] = _squares(g) / top.value.numel()
-    return out
+                out[start : start + at_once, k] = _squares(g) / count
+    else:
+        g = probes
+        for k in range(last, 0, -1):
+            effort.check(last - k, last)
+            g = chain.pull(k, k - 1, g)
+            out[:, k - 1] = _squares(g) / count
+    return out.sum(0, keepdims=True) if effort.probes > count else out
 
 
 def _all(chain: Chain, probes: Tensor) -> list[Tensor]:
     """What probes at the last state become at every earlier one, in one batched pass."""
-    found = torch.autograd.grad(
-        [chain.states[-1].edge],
-        [state.edge for state in chain.states[:-1]],
-        [probes],
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=True,
-    )
-    return [
-        probes.new_zeros(len(probes), 1) if g is None else g for g in found
-    ]
+    edges = [state.edge for state in chain.states]
+    found = batched_vjp(edges[-1:], edges[:-1], probes)
+    return [probes.new_zeros(len(probes), 1) if g is None else g for g in found]
 
 
 def _squares(g: Tensor) -> FloatArray:
@@ -134,17 +134,27 @@ def _squares(g: Tensor) -> FloatArray:
 
 
 def spectra(subject: Subject, effort: Effort) -> Found:
-    """Singular values of ``J_(k->D)`` at some states and of every block's own Jacobian."""
+    """Singular values of ``J_(k->D)`` at some states and of every block's own Jacobian.
+
+    Where examples act on one another, as under a norm over the batch, J is that of the whole batch,
+    one long state.
+    """
     found = Found()
-    with subject.chain() as chain:
-        why = _narrow(chain)
-        sizes_of = {state.size for state in chain.states}
-        if why:
+    few = subject.few(effort.examples) if subject.few else None
+    with subject.chain(batch=few) as chain:
+        if why := narrow(chain):
             found.missing = dict.fromkeys(SPECTRUM, why)
-        elif max(sizes_of) <= effort.exact:
+            return found
+        together = subject.few is None and _coupled(chain)
+        if together:
+            states = [dataclasses.replace(state, axis=None) for state in chain.states]
+            chain = Chain(states, chain.total)
+        if max(state.size for state in chain.states) <= effort.exact:
             _exact(chain, subject.rows, effort, found)
         else:
             _leading(chain, subject.rows, effort, found)
+    if together and "spectrum" in found.notes:
+        found.notes["spectrum"]["examples"] = "all at once: they act on one another"
     return found
 
 
@@ -155,14 +165,16 @@ def _exact(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> N
     products = [GradedProduct(top.size) for _ in chosen]
     spectra: dict[int, list[FloatArray]] = {}
     blocks: dict[int, list[tuple[float, float]]] = {}
-    apart = len(chosen) > 1 and _coupled(chain)
     for k in range(last, 0, -1):
-        for group in [[c] for c in range(len(chosen))] if apart else [list(range(len(chosen)))]:
-            pulled = _pulled(chain, k, [chosen[c] for c in group], [products[c].u for c in group])
-            for c, columns in zip(group, pulled, strict=True):
-                own = np.linalg.svd(columns, compute_uv=False) if _finite(columns) else [math.nan]
-                blocks.setdefault(k, []).append((float(own[0]), float(own[-1])))
-                products[c].take(columns)
+        effort.check(last - k, last)
+        size = chain.states[k].size
+        pulled = _pulled(chain, k, chosen, [product.u for product in products])
+        alone = pulled  # U is orthogonal: the block's own singular values
+        if products[0].u.shape[1] < size:  # fewer directions than the block has
+            alone = _pulled(chain, k, chosen, [np.eye(size) for _ in chosen])
+        blocks[k] = [_ends(columns) for columns in alone]
+        for product, columns in zip(products, pulled, strict=True):
+            product.take(columns)
         if k - 1 in wanted:
             spectra[k - 1] = [product.log_singular_values() for product in products]
     for k in sorted(spectra):
@@ -214,20 +226,24 @@ def _pulled(
 def _coupled(chain: Chain) -> bool:
     """Whether what is asked of one example comes back at others too, as a norm over the batch
     makes it."""
-    top, low = chain.states[-1], chain.states[0]
-    if top.axis is None or low.axis is None or top.examples < 2:
-        return True
-    vectors = torch.zeros(1, top.examples, top.size, dtype=chain.dtype, device=chain.device)
-    vectors[:, 0] = 1.0
+    if any(state.axis is None or state.examples < 2 for state in chain.states):
+        return any(state.examples > 1 for state in chain.states)
     for k in range(len(chain), 0, -1):
-        back = chain.states[k - 1].rows(chain.pull(k, k - 1, chain.states[k].spread(vectors)))
-        if bool((back[:, 1:] != 0).any()):
+        top, low = chain.states[k], chain.states[k - 1]
+        asked = torch.zeros(1, top.examples, top.size, dtype=chain.dtype, device=chain.device)
+        asked[:, 0] = torch.linspace(0.5, 1.5, top.size)  # a norm's mean would hide ones
+        back = low.rows(chain.pull(k, k - 1, top.spread(asked)))
+        if back.shape[1] != top.examples or bool((back[:, 1:] != 0).any()):
             return True
     return False
 
 
-def _finite(columns: FloatArray) -> bool:
-    return bool(np.isfinite(columns).all())
+def _ends(columns: FloatArray) -> tuple[float, float]:
+    """The largest and the smallest singular value."""
+    if not np.isfinite(columns).all():
+        return math.nan, math.nan
+    values = np.linalg.svd(columns, compute_uv=False)
+    return float(values[0]), float(values[-1])
 
 
 def _spaced(count: int, most: int) -> list[int]:
@@ -244,45 +260,35 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
     """The leading singular values from end to end, and the participation ratio by probes."""
     last = len(chain)
     low, top = chain.states[0], chain.states[last]
-    example = 0
+    most = max(state.size for state in chain.states)
     rank = min(effort.rank, low.size, top.size)
     generator = torch.Generator("cpu").manual_seed(effort.seed)
-
-    def push(v: FloatArray) -> FloatArray:  # (n_0, r) -> (n_D, r)
-        return _applied(chain, v, 0, last, example)
-
-    def pull(u: FloatArray) -> FloatArray:  # (n_D, r) -> (n_0, r)
-        return _applied(chain, u, last, 0, example)
-
     draw = torch.randn(top.size, rank, generator=generator, dtype=torch.float64).numpy()
-    left, logs, before = np.linalg.qr(draw)[0], np.full(rank, math.nan), None
+    left = right = np.linalg.qr(draw)[0]
+    logs = before = np.full(rank, math.nan)
     try:
-        for _ in range(effort.iterations):
-            back = pull(left)
-            right, inner = np.linalg.qr(_scaled(back)[0])
-            out, scale = _scaled(push(right))
-            before = logs
+        for done in range(effort.iterations):
+            effort.check(done, effort.iterations)
+            right = np.linalg.qr(_applied(chain, left, last, 0)[0])[0]
+            out, scale = _applied(chain, right, 0, last)
             left = np.linalg.qr(out)[0]
             with np.errstate(divide="ignore"):
-                logs = np.log(np.linalg.svd(out, compute_uv=False)) + scale
-        squares, fourths = _moments(push, pull, low.size, effort, generator)
+                before, logs = logs, np.log(np.linalg.svd(out, compute_uv=False)) + scale
+        moments = _moments(chain, right, effort, generator)
     except (RuntimeError, np.linalg.LinAlgError) as error:
-        first = str(error).partition("\n")[0]
-        found.missing = dict.fromkeys(
-            SPECTRUM,
-            f"a state has {max(low.size, top.size)} numbers, more than {effort.exact}, and cannot "
-            f"be pushed forward: {first}",
-        )
+        line = str(error).partition("\n")[0]
+        why = f"a state has {most} numbers, more than {effort.exact}, and cannot be pushed forward"
+        found.missing = dict.fromkeys(SPECTRUM, f"{why}: {line}")
         return
+    half = max(rank // 2, 1)
     with np.errstate(invalid="ignore"):
-        change = float(np.max(np.abs(logs[: max(rank // 2, 1)] - before[: max(rank // 2, 1)])))
-    ratio, error = _participation(squares, fourths)
+        change = float(np.max(np.abs(logs - before)[:half]))
     found.vectors["log_singular_values"] = {rows[0]: logs}
-    found.put("effective_rank_participation", rows[0], ratio)
-    found.put("stable_rank", rows[0], float(np.exp(np.log(np.mean(squares)) - 2 * logs[0])))
+    found.put("effective_rank_participation", rows[0], moments.participation)
+    found.put("stable_rank", rows[0], math.exp(moments.log_square - 2 * logs[0]))
     why = (
-        f"a state has {max(low.size, top.size)} numbers, more than {effort.exact}; only the "
-        f"{rank} leading directions from end to end are followed"
+        f"a state has {most} numbers, more than {effort.exact}; only the {rank} leading directions "
+        f"from end to end are followed"
     )
     for name in ("effective_rank_entropy", "lost_direction_fraction", "block_gain", "block_loss"):
         found.missing[name] = why
@@ -294,91 +300,62 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
         "iterations": effort.iterations,
         "largest_change_of_a_logarithm": change,
         "probes": effort.probes,
-        "participation_standard_error": error,
+        "participation_standard_error": moments.error,
     }
 
 
-def _applied(
-    chain: Chain, vectors: FloatArray, start: int, end: int, example: int
-) -> FloatArray:
-    """``J`` or ``J^T`` of one example on the columns of ``(n, r)``."""
-    at, to = chain.states[start], chain.states[end]
+def _applied(chain: Chain, vectors: FloatArray, start: int, end: int) -> tuple[FloatArray, float]:
+    """``J`` or ``J^T`` of the first example on the columns of ``(n, r)``, and the logarithm of what
+    the result was divided by: block by block, so that no number leaves the range of the chain."""
+    at = chain.states[start]
     rows = torch.zeros(vectors.shape[1], at.examples, at.size, dtype=chain.dtype)
-    rows[:, example] = torch.from_numpy(vectors.T.copy()).to(rows)
-    spread = at.spread(rows.to(chain.device))
-    moved = chain.push(start, end, spread) if start < end else chain.pull(start, end, spread)
-    out: FloatArray = to.rows(moved)[:, example].double().cpu().numpy().T
-    return out
+    rows[:, 0] = torch.from_numpy(vectors.T.copy()).to(rows)
+    moving, scale = at.spread(rows.to(chain.device)), 0.0
+    step = 1 if start < end else -1
+    for k in range(start, end, step):
+        moving = chain.push(k, k + 1, moving) if step > 0 else chain.pull(k, k - 1, moving)
+        top = float(moving.abs().max())
+        if 0 < top < math.inf:
+            moving, scale = moving / top, scale + math.log(top)
+    out: FloatArray = chain.states[end].rows(moving)[:, 0].double().cpu().numpy().T
+    return out, scale
 
 
-def _scaled(columns: FloatArray) -> tuple[FloatArray, float]:
-    """The columns divided by their largest number, and its logarithm."""
-    top = float(np.abs(columns).max())
-    if not 0 < top < math.inf:
-        return columns, 0.0
-    return columns / top, math.log(top)
+class _Moments(NamedTuple):
+    """``log_square``: logarithm of ``sum sigma^2``; the participation ratio and its error."""
+
+    log_square: float
+    participation: float
+    error: float
 
 
 def _moments(
-    push: object, pull: object, size: int, effort: Effort, generator: torch.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """``|J v|^2`` and ``|J^T J v|^2`` of Gaussian v."""
-    v = torch.randn(size, effort.probes, generator=generator, dtype=torch.float64).numpy()
-    out = push(v)  # type: ignore[operator]
-    small, scale = _scaled(out)
-    back = pull(small)  # type: ignore[operator]
-    squares = (out**2).sum(0)
-    return squares, (back**2).sum(0) * math.exp(2 * scale)
+    chain: Chain, leading: FloatArray, effort: Effort, generator: torch.Generator
+) -> _Moments:
+    """From ``|J v|^2`` and ``|J^T J v|^2``: summed over the orthonormal columns of ``leading``
+    (n, r), averaged over Gaussian v orthogonal to them (Meyer et al., "Hutch++", SOSA 2021); the
+    error by leaving one probe out."""
+    last, count, rank = len(chain), effort.probes, leading.shape[1]
+    v = torch.randn(len(leading), count, generator=generator, dtype=torch.float64).numpy()
+    v = v - leading @ (leading.T @ v)
+    out, forth = _applied(chain, np.hstack([leading, v]), 0, last)
+    back, again = _applied(chain, out, last, 0)
+    squares, fourths = (out**2).sum(0), (back**2).sum(0)
+    unit = math.exp(2 * (forth - again))
 
+    def square(kept: npt.NDArray[np.int64]) -> float:
+        return float(squares[:rank].sum() + squares[rank:][kept].mean())
 
-def _participation(squares: FloatArray, fourths: FloatArray) -> tuple[float, float]:
-    """``(sum sigma^2)^2 / sum sigma^4`` and its standard error by leaving one probe out."""
-    count = len(squares)
+    def ratio(kept: npt.NDArray[np.int64]) -> float:
+        fourth = fourths[:rank].sum() + fourths[rank:][kept].mean()
+        with np.errstate(all="ignore"):
+            return float(unit * np.float64(square(kept)) ** 2 / fourth)
 
-    def ratio(s: FloatArray, f: FloatArray) -> float:
-        return float(s.mean() ** 2 / f.mean())
-
-    whole = ratio(squares, fourths)
+    every = np.arange(count)
+    with np.errstate(divide="ignore"):
+        log_square = float(np.log(square(every))) + 2 * forth
     if count < 3:
-        return whole, math.nan
-    each = np.array([
-        ratio(np.delete(squares, i), np.delete(fourths, i)) for i in range(count)
-    ])  # fmt: skip
-    return whole, float(math.sqrt((count - 1) / count * ((each - each.mean()) ** 2).sum()))
-
-
-# ----------------------------------------------------------------------------- directions
-
-
-def gains(subject: Subject, effort: Effort) -> Found:
-    """What the direction of the loss gradient at the first state gains on its way forward."""
-    found = Found()
-    with subject.chain() as chain:
-        if why := _narrow(chain):
-            found.missing = dict.fromkeys(DIRECTIONS, why)
-            return found
-        first = chain.states[0]
-        (gradient,) = torch.autograd.grad(
-            chain.total(), [first.edge], retain_graph=True, allow_unused=True
-        )
-        if gradient is None or not bool((gradient != 0).any()):
-            found.missing = dict.fromkeys(DIRECTIONS, "no gradient reaches the first state")
-            return found
-        each = first.rows(gradient[None].double())
-        lengths = torch.linalg.vector_norm(each, dim=-1, keepdim=True)
-        unit = torch.where(lengths > 0, each / lengths.clamp_min(1e-300), 0.0)
-        tangent = first.spread(unit.to(chain.dtype))
-        alive = max(int((lengths > 0).sum()), 1)
-        found.put("direction_gain", subject.rows[0], 1.0)
-        try:
-            for k in range(1, len(chain) + 1):
-                tangent = chain.push(k - 1, k, tangent)
-                square = float(torch.linalg.vector_norm(tangent, dtype=torch.float64)) ** 2
-                found.put("direction_gain", subject.rows[k], math.sqrt(square / alive))
-        except RuntimeError as error:
-            found.columns.clear()
-            first_line = str(error).partition("\n")[0]
-            found.missing = dict.fromkeys(DIRECTIONS, f"no forward derivative: {first_line}")
-            return found
-    found.notes["directions"] = {"direction": "the loss gradient at the first state"}
-    return found
+        return _Moments(log_square, ratio(every), math.nan)
+    each = np.array([ratio(np.delete(every, i)) for i in range(count)])
+    error = math.sqrt((count - 1) / count * float(((each - each.mean()) ** 2).sum()))
+    return _Moments(log_square, ratio(every), error)

@@ -45,7 +45,7 @@ from depthgauge.instruments.formats import (
 )
 from depthgauge.instruments.ranges import Extent, Place, Ranges, extent
 from depthgauge.instruments.rivers import rms, wide
-from depthgauge.instruments.subject import Effort, Found, Subject, Tensors
+from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.trace.inventory import inventory
 
 __all__ = ["ERRORS", "HEADROOMS", "PRECISION", "Runs", "errors", "growth", "lost", "precision"]
@@ -86,7 +86,7 @@ def precision(
     effort: Effort,
     arithmetic: Arithmetic | None = None,
     *,
-    updates: Tensors | None = None,
+    updates: Mapping[str, Tensor] | None = None,
     rate: float | None = None,
 ) -> Found:
     """Errors, head-room, flushed gradients and lost updates of the subject in ``arithmetic``.
@@ -410,7 +410,9 @@ def _scaling(widest: _Ran, told: Iterable[str], note: dict[str, Any]) -> None:
 # --------------------------------------------------------------------------------- updates
 
 
-def lost(parameters: Tensors, updates: Tensors, format: str | Format) -> dict[str, Any]:
+def lost(
+    parameters: Mapping[str, Tensor], updates: Mapping[str, Tensor], format: str | Format
+) -> dict[str, Any]:
     """Updates that leave the weights, stored in the format, as they are: the share over all, the
     tensors with the largest shares, and those that are ``frozen``: whose updates are all lost.
 

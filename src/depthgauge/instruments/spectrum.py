@@ -22,7 +22,6 @@ Effective ranks of singular values ``sigma_1 >= ... >= sigma_n``:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -53,11 +52,15 @@ class GradedProduct:
         A column that depends on the ones before it to rounding, or that is zero, has the logarithm
         -inf from then on. NaN and inf make every logarithm NaN.
         """
-        if not np.isfinite(columns).all():
-            self.logs = np.full(len(self.logs), np.nan)
+        if np.isnan(self.logs).any() or not np.isfinite(columns).all():
+            rank = min(columns.shape)
+            self.logs, self.t = np.full(rank, np.nan), self.t[:rank]
+            self.u = np.eye(len(columns), rank)
             return self.u
+        top = np.abs(columns).max(axis=0)
+        top = np.where(top > 0, top, 1.0)  # squares stay in range
         with np.errstate(divide="ignore"):
-            lengths = np.log(np.linalg.norm(columns, axis=0))
+            lengths = np.log(np.linalg.norm(columns / top, axis=0)) + np.log(top)
         order = np.argsort(-(self.logs + lengths), kind="stable")
         columns, logs, t = columns[:, order], self.logs[order], self.t[order]
         # Every column at length 1: an absolute error of QR is a relative one of each column.
@@ -66,7 +69,8 @@ class GradedProduct:
         rank = len(r)
         diagonal = np.abs(np.diag(r))
         eps = np.finfo(np.float64).eps
-        gone = (diagonal < 4 * eps * max(columns.shape)) | ~np.isfinite(logs[:rank] + lengths[order][:rank])
+        dead = ~np.isfinite((logs + lengths[order])[:rank])
+        gone = (diagonal < 4 * eps * max(columns.shape)) | dead
         diagonal = np.where(gone, 1.0, diagonal)
         scale = logs + sizes  # of each column of Q R
         new = np.where(gone, -np.inf, scale[:rank] + np.log(diagonal))

@@ -8,31 +8,40 @@ the profile, with the reason for every quantity that it could not take.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from depthgauge.errors import SpecificationError
+from depthgauge.instruments.arithmetic import arithmetic_named
 from depthgauge.network.chain import Chain
+from depthgauge.network.spec import whole_number
 from depthgauge.sites import FloatArray
 
-__all__ = ["Branch", "Effort", "Found", "Run", "Subject"]
+__all__ = ["Branch", "BudgetSpentError", "Effort", "Found", "Run", "Subject"]
+
+
+class BudgetSpentError(Exception):
+    """The seconds that were given are over; says how far an instrument came."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much an instrument may do. ``probes``: random vectors where an average is estimated;
-    ``examples``: whose Jacobians are taken one by one; ``sites``: states at which a spectrum is
-    written down, at most; ``exact``: the largest state whose Jacobian is followed as a whole;
-    ``rank``: leading directions of a larger one; ``iterations``: of its subspace; ``arithmetic``:
-    the one intended for training, of ``arithmetic.ARITHMETICS`` (None: the model's own);
-    ``budget``: seconds after which no further instrument is begun; ``seed``: of every random
-    vector."""
+    """How much the instruments that run a network again may do.
+
+    ``probes``: random vectors where an average is estimated; ``examples``: whose Jacobians are
+    followed one by one; ``sites``: states at which a spectrum is written down, at most; ``exact``:
+    the largest state all of whose directions are followed; ``rank``: leading directions of a larger
+    one; ``iterations``: of its subspace; ``arithmetic``: the one intended for training, of
+    ``arithmetic.ARITHMETICS`` (None: the model's own); ``budget``: seconds for all of them, None
+    for no end; ``seed``: of every random vector. Raises SpecificationError.
+    """
 
     probes: int = 8
-    examples: int = 1
+    examples: int = 2
     sites: int = 13
     exact: int = 256
     rank: int = 16
@@ -40,11 +49,32 @@ class Effort:
     arithmetic: str | None = None
     budget: float | None = None
     seed: int = 0
-    began: float = field(default_factory=time.perf_counter)
+    began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("probes", "examples", "sites", "exact", "rank", "iterations"):
+            if (number := whole_number(getattr(self, name))) is None or number < 1:
+                raise SpecificationError(
+                    f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
+                )
+        if self.arithmetic is not None:
+            arithmetic_named(self.arithmetic)
+        budget = self.budget
+        if budget is not None and not (isinstance(budget, int | float) and budget > 0):
+            raise SpecificationError(
+                f"budget is {budget!r}, expected seconds above 0, or None for no end"
+            )
 
     @property
     def spent(self) -> bool:
         return self.budget is not None and time.perf_counter() - self.began > self.budget
+
+    def check(self, done: int, total: int) -> None:
+        """Raises BudgetSpentError when the time is over, ``done`` of ``total`` blocks behind."""
+        if self.spent:
+            raise BudgetSpentError(
+                f"the budget of {self.budget:g} seconds was spent after {done} of {total} blocks"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,10 +101,14 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """One network and its batch. ``rows``: of the chain's states in the profile, -1 for a state
-    that is not in it; ``chain`` runs it; ``loss`` as the user gave it (None: ``Chain.total`` is the
-    loss among the outputs, or the output along a random cotangent); ``paths``: where each state is
-    made. Nothing of ``model`` is changed."""
+    """One network and its batch, of which nothing is changed.
+
+    ``rows``: of the chain's states in the profile, -1 for a state that is not in it; ``paths``:
+    where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
+    ``Chain.total`` is the loss among the outputs, or the output along a random cotangent). ``few``
+    gives a batch of that many examples, where examples do not act on one another; None where they
+    may. ``directions``: ``(k, n)`` and ``labels``: ``(B,)``, what the user wants to see arrive.
+    """
 
     model: nn.Module
     batch: Any
@@ -83,6 +117,9 @@ class Subject:
     chain: Run
     paths: Sequence[str] = ()
     branches: Sequence[Branch] = ()
+    few: Callable[[int], Any] | None = None
+    directions: Tensor | None = None
+    labels: Tensor | None = None
 
 
 @dataclass
@@ -99,14 +136,3 @@ class Found:
         rows, values = self.columns.setdefault(quantity, ([], []))
         rows.append(row)
         values.append(float(value))
-
-    def __ior__(self, other: Found) -> Found:
-        self.columns |= other.columns
-        self.vectors |= other.vectors
-        self.notes |= other.notes
-        self.missing |= other.missing
-        return self
-
-
-Instrument = Callable[[Subject, Effort], Found]
-Tensors = Mapping[str, Tensor]

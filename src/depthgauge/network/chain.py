@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 if TYPE_CHECKING:
     from depthgauge.network.module import EquationNetwork
 
-__all__ = ["Chain", "Kept", "chain_of_blocks", "twice_differentiable"]
+__all__ = ["Chain", "Kept", "batched_vjp", "chain_of_blocks", "twice_differentiable"]
 
 #: Numbers of cotangents in one batched backward pass, at most, counted at one state.
 AT_ONCE = 2**22
@@ -93,7 +93,7 @@ class Chain:
         top, low = self.states[later], self.states[earlier]
         at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
         parts = [
-            _vjp(top.edge, low.edge, part, low.value) for part in cotangents.split(at_once)
+            _vjp(top.edge, low.edge, part, low.value) for part in torch.split(cotangents, at_once)
         ]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
@@ -111,21 +111,35 @@ class Chain:
             return tangents.new_zeros(len(tangents), *top.shape)
         at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
         edge = get_gradient_edge(back)
-        parts = [_vjp(edge, dummy, part, top.value) for part in tangents.split(at_once)]
+        parts = [_vjp(edge, dummy, part, top.value) for part in torch.split(tangents, at_once)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def batched_vjp(
+    outputs: Sequence[GradientEdge],
+    inputs: Any,
+    vectors: Tensor,
+) -> list[Tensor | None]:
+    """For each input, an edge or a tensor, what each of ``(P, *shape of output)`` becomes there;
+    None where nothing arrives.
+
+    One batched pass; where an operation cannot be batched (a custom function, a checkpoint), P
+    passes.
+    """
+    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    try:
+        return list(
+            torch.autograd.grad(outputs, inputs, [vectors], is_grads_batched=True, **options)
+        )
+    except RuntimeError:
+        each = [torch.autograd.grad(outputs, inputs, [v], **options) for v in vectors]
+    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
 def _vjp(
     output: GradientEdge, input: GradientEdge | Tensor, vectors: Tensor, like: Tensor
 ) -> Tensor:
-    (found,) = torch.autograd.grad(
-        [output],
-        [input],
-        [vectors],
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=True,
-    )
+    (found,) = batched_vjp([output], [input], vectors)
     return vectors.new_zeros(len(vectors), *like.shape) if found is None else found
 
 
