@@ -38,7 +38,7 @@ def test_quantity_names_are_the_contract() -> None:
         assert len(quantity.definition) > 20
         assert quantity.unit
     linear = {name for name, quantity in QUANTITIES.items() if quantity.scale == "linear"}
-    ends = ("fraction", "mean", "cosine", "correlation", "share")
+    ends = ("fraction", "mean", "cosine", "correlation", "share", "bits")
     assert linear == {n for n in QUANTITIES if n.endswith(ends) or n.startswith("derivative")}
 
 

@@ -314,7 +314,7 @@ _ALL = [
         "flushed_gradient_fraction",
         "share",
         "the share of elements of the gradient that are not 0 in float64 and are 0 in the "
-        "arithmetic asked for; of all elements, not of those that are not 0",
+        "arithmetic asked for, by underflow or since terms cancel; of all elements",
         "linear",
         ("state",),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from typing import Any
 
@@ -555,6 +556,80 @@ def test_the_model_is_as_before() -> None:
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert torch.equal(drawn, torch.get_rng_state())
     assert all(p.grad is None and p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_autocast_ends_where_it_was_opened() -> None:
+    model, x = blocks(2)
+    for name in ("autocast-bfloat16", "autocast-float16"):
+        found_in(model, x, name)
+        assert not torch.is_autocast_enabled("cpu")
+        assert (x @ x.T).dtype == model(x).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("size", "flagged"), [(1e5, True), (10.0, False)])
+def test_a_factor_that_autocast_rounds_overflows(size: float, flagged: bool) -> None:
+    """The stream is kept in float32; the product casts it to float16 on its way in."""
+    model, x = blocks(2, scale=1e-5)
+    note = found_in(model, size * x, "autocast-float16").notes["precision"]
+    first = note["headroom"]["float16"]["first_under_0"]
+    assert (first is not None) == flagged
+    if flagged:
+        assert (first["path"], first["function"]) == ("0.w1", "linear, factor 1")
+        assert note["first_nonfinite"]["path"] == "0.w1"
+
+
+#: Of the nine networks: (head-room of the stream in float16 is negative, the gradient underflows,
+#: errors in float32 grow to the size of the states).
+NINE = {
+    "MLP-48 default": (False, True, False),
+    "MLP-48 1.5 He": (True, False, False),
+    "MLP-48 tanh gain 4": (False, False, True),
+    "MLP-48 He": (False, False, False),
+    "MLP-12 He": (False, False, False),
+}
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_plain_networks_of_the_nine(name: str) -> None:
+    torch.manual_seed(0)
+    gain = {"MLP-48 1.5 He": 1.5 * 2**0.5, "MLP-48 tanh gain 4": 4.0, "MLP-48 default": None}
+    layers: list[nn.Module] = []
+    for _ in range(12 if "12" in name else 48):
+        linear = nn.Linear(64, 64)
+        if (factor := gain.get(name, 2**0.5)) is not None:
+            nn.init.normal_(linear.weight, std=factor / 8)
+            nn.init.zeros_(linear.bias)
+        layers += [linear, nn.Tanh() if "tanh" in name else nn.ReLU()]
+    found = found_in(nn.Sequential(*layers), torch.randn(16, 64))
+    overflows, underflows, chaotic = NINE[name]
+    assert (min(found.columns["headroom_float16_bits"][1]) < 0) == overflows
+    assert (min(found.columns["underflow_headroom_bits"][1]) < 0) == underflows
+    assert (found.columns["relative_error_state"][1][-1] > 1e-2) == chaotic
+
+
+def test_through_the_profile() -> None:
+    equation = "h = h + 0.3 * W2(tanh(W1(h)))"
+    for dtype, low, high in (("float32", 1e-9, 1e-6), ("bfloat16", 1e-3, 1e-1)):
+        profile = dg.measure(
+            equation, depth=4, width=8, batch=8, seed=0, dtype=dtype, instruments="precision"
+        )
+        assert profile.settings["instruments"]["precision"]["arithmetic"] == dtype
+        error = profile.columns["relative_error_state"].values[-1, 0]
+        assert low < error < high
+    model, x = t5(400.0, 1 / 160000)
+    profile = dg.measure(
+        model, batch=x, instruments="precision", effort=Effort(arithmetic="float16")
+    )
+    document: Any = profile.to_dict()
+    json.dumps(document, allow_nan=False)
+    note = document["settings"]["instruments"]["precision"]
+    assert note["first_nonfinite"]["path"] == "3"
+    bits = {
+        (site["path"], site["role"]): site["headroom_float16_bits"]
+        for site in document["sites"]
+        if "headroom_float16_bits" in site
+    }
+    assert min(bits.values()) > 10 or min(bits, key=lambda key: bits[key])[1] == "branch"
 
 
 def test_float8_by_the_largest_value_does_not_saturate() -> None:
