@@ -109,8 +109,12 @@ class Arithmetic:
                 yield notes
             notes += [f"{name} ran in the model's own precision" for name in sorted(mode.whole)]
         elif self.name == "float64":
-            with _Widest():
+            with _Widest() as widest:
                 yield notes
+            notes += [
+                f"{name} has no float64 here: in the reference too it ran in float32"
+                for name in sorted(widest.functions)
+            ]
         elif self.format.dtype in (torch.float16, torch.bfloat16):
             with _Lent() as lent:
                 yield notes
@@ -247,29 +251,38 @@ def _writes(function: Any) -> bool:
 
 
 class _Widest(TorchFunctionMode):
-    """Everything in float64: what a model casts down, and tensors that it makes itself."""
+    """Everything in float64: what a model casts down, and tensors that it makes itself.
+    ``functions`` names those that lack float64 and ran in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: set[str] = set()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = plain_name(func)
-        if name in ("float", "half", "bfloat16") and args and isinstance(args[0], Tensor):
+        name, of_tensor = plain_name(func), bool(args) and isinstance(args[0], Tensor)
+        if name in ("float", "half", "bfloat16") and of_tensor:
             return args[0].double()
-        widen = _as(torch.float64, _NARROW)
-        if name in _DRAWS and args and isinstance(args[0], Tensor):
-            drawn = func(*map(_as(torch.float32, (torch.float64,)), args), **kwargs)
-            if _writes(func):
-                return args[0].copy_(drawn)
-            return widen(drawn)
-        if args and isinstance(args[0], Tensor) and name in ("to", "type"):
+        widen, lend = _as(torch.float64, _NARROW), _as(torch.float32, (torch.float64,))
+        if name in _DRAWS and of_tensor:
+            drawn = func(*map(lend, args), **kwargs)
+            return args[0].copy_(drawn) if _writes(func) else widen(drawn)
+        if of_tensor and name in ("to", "type"):
             args = [torch.float64 if a in _NARROW else a for a in map(widen, args)]
             kwargs = {k: torch.float64 if a in _NARROW else a for k, a in kwargs.items()}
-        elif kwargs.get("dtype") in _NARROW and args and isinstance(args[0], Tensor):
+        elif of_tensor and kwargs.get("dtype") in _NARROW:
             kwargs = {**kwargs, "dtype": torch.float64}  # softmax(x, dtype=float32)
         elif not _writes(func) and "out" not in kwargs:
-            args, kwargs = map(widen, args), {k: widen(a) for k, a in kwargs.items()}
-        out = func(*args, **kwargs)
+            args, kwargs = list(map(widen, args)), {k: widen(a) for k, a in kwargs.items()}
+        try:
+            out = func(*args, **kwargs)
+        except RuntimeError as error:
+            if _writes(func) or "ouble" not in str(error):
+                raise
+            out = func(*map(lend, args), **{k: lend(a) for k, a in kwargs.items()})
+            self.functions.add(name)
         leaf = isinstance(out, Tensor) and out.is_leaf and out.requires_grad
         return out if leaf or _writes(func) else widen(out)
 

@@ -47,6 +47,7 @@ from depthgauge.instruments.ranges import Extent, Place, Ranges, extent
 from depthgauge.instruments.rivers import rms, wide
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.trace.inventory import inventory
+from depthgauge.trace.operations import CASTS
 
 __all__ = ["ERRORS", "HEADROOMS", "PRECISION", "Runs", "errors", "growth", "lost", "precision"]
 
@@ -71,13 +72,15 @@ _NAMED: Final = 64
 
 @dataclass
 class _Ran:
-    """One run: states, gradients at them (None: none came), gradients of parameters by name."""
+    """One run: states, gradients at them (None: none came), gradients of parameters by name.
+    ``no_states``, ``no_backward``: why there are none."""
 
     states: list[Tensor]
     ranges: Ranges
     gradients: list[Tensor | None] = field(default_factory=list)
     parameters: dict[str, Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    no_states: str = ""
     no_backward: str = ""
 
 
@@ -102,7 +105,8 @@ def precision(
             chosen = arithmetic_named(effort.arithmetic)
     runs = Runs(subject, products=chosen.rounds_factors)
     reference = runs.of(arithmetic_named("float64"))
-    intended = runs.of(chosen)
+    places = _places(reference) if reference else []
+    intended = runs.of(chosen, keep=frozenset(filter(None, places)))
     widest = reference or (intended if chosen.name == "own" else runs.of(own(held, subject.batch)))
     found = Found()
     format = chosen.format if chosen.format.name in _FLOATS else FORMATS["float16"]
@@ -115,13 +119,15 @@ def precision(
     found.notes["precision"] = note
     if reference and intended:
         errors(subject, reference, intended, found, note)
+        if "relative_error_state" in found.missing:
+            _errors_by_place(subject, reference, intended, places, found, note)
     else:
         why = runs.why["float64" if reference is None else chosen.name]
         found.missing |= dict.fromkeys(ERRORS, why)
     if widest is None:
         found.missing = dict.fromkeys(PRECISION, runs.why["float64"])
         return found
-    kept = _Kept(widest, _narrow_run(runs, chosen, intended))
+    kept = _Kept(widest, _narrow_run(runs, chosen, intended, widest))
     _headroom(subject, widest, kept, format, told, found, note)
     _scaling(widest, told, note)
     if updates is None and rate is not None:
@@ -130,7 +136,8 @@ def precision(
         stored = dict.fromkeys([chosen.stored.name, *(f for f in told if f in _TOLD)])
         parameters = dict(held.parameters)
         note["lost_updates"] = {name: lost(parameters, updates, name) for name in stored}
-    note["notes"] = [*(intended.notes if intended else ()), *runs.why.values()]
+    said = [note for ran in (reference, intended) if ran for note in ran.notes]
+    note["notes"] = [*dict.fromkeys(said), *runs.why.values()]
     return found
 
 
@@ -145,16 +152,25 @@ class Runs:
         self.why: dict[str, str] = {}
 
     def of(
-        self, arithmetic: Arithmetic, *, model: nn.Module | None = None, backward: bool = True
+        self,
+        arithmetic: Arithmetic,
+        *,
+        model: nn.Module | None = None,
+        keep: frozenset[Place] = frozenset(),
+        backward: bool = True,
     ) -> _Ran | None:
-        """The subject in the arithmetic, or another ``model`` of its structure."""
+        """The subject in the arithmetic, or another ``model`` of its structure. ``keep``: places
+        whose tensors are kept, should the states not be found."""
         subject, given = self.subject, model or self.subject.model
+        ranges = None
         try:
             model, batch = arithmetic.prepared(given, inventory(given), subject.batch)
-            ranges = Ranges(model, products=self.products)
+            ranges = Ranges(model, products=self.products, keep=keep)
             return _run(subject, model, batch, arithmetic, ranges, backward)
         except DepthgaugeError as error:
-            self.why[arithmetic.name] = f"in {arithmetic.name}: {error}"
+            why = self.why[arithmetic.name] = f"in {arithmetic.name}: {error}"
+        if ranges is not None and keep and keep <= ranges.kept.keys():
+            return _Ran([], ranges, no_states=why)  # it ran, and its states are not where they were
         return None
 
 
@@ -192,6 +208,15 @@ def _run(
     return ran
 
 
+def _places(ran: _Ran) -> list[Place | None]:
+    """Where each state is made: the first place, casts of it aside, that has its numbers."""
+    first: dict[tuple[float, float], Place] = {}
+    for place, seen in ran.ranges.values.items():
+        if not place.factor and place.function not in CASTS:
+            first.setdefault((seen.largest, seen.rms), place)
+    return [first.get(extent(h)[:2]) for h in ran.states]
+
+
 class _Kept:
     """Which values the intended arithmetic keeps narrow: those that ``run`` in it has, all where
     there is none. A state is known by its numbers, which every cast of it has too."""
@@ -220,13 +245,14 @@ def _narrow(kinds: Iterable[torch.dtype], format: Format) -> Format:
     return FORMATS["float32"] if wide and all(wide) else format
 
 
-def _narrow_run(runs: Runs, chosen: Arithmetic, intended: _Ran | None) -> _Ran | None:
+def _narrow_run(runs: Runs, chosen: Arithmetic, intended: _Ran | None, widest: _Ran) -> _Ran | None:
     """The run that shows which values are narrow; none in float8, which rounds factors alone."""
     if chosen.emulated:
         return None
     if chosen.format.name in _FLOATS:
         return intended
-    return runs.of(arithmetic_named("float16"), backward=False)
+    last = frozenset(list(widest.ranges.values)[-1:])  # when it is made, so was all before it
+    return runs.of(arithmetic_named("float16"), keep=last, backward=False)
 
 
 # --------------------------------------------------------------------------------- errors
@@ -237,7 +263,7 @@ def errors(
 ) -> None:
     """Relative errors of states and gradients, what was flushed, what grew, what was lost first."""
     note["first_nonfinite"] = _first_nonfinite(reference.ranges, intended.ranges)
-    if differs := _other_functions(reference.ranges, intended.ranges):
+    if differs := intended.no_states or _other_functions(reference.ranges, intended.ranges):
         found.missing |= dict.fromkeys(ERRORS, differs)
         return
     for row, h, exact in zip(subject.rows, intended.states, reference.states, strict=True):
@@ -260,6 +286,25 @@ def errors(
         if name in reference.parameters and (share := flushed(g, reference.parameters[name])) > 0
     }
     note["flushed_parameters"] = _largest(gone)
+
+
+def _errors_by_place(
+    subject: Subject,
+    reference: _Ran,
+    intended: _Ran,
+    places: Sequence[Place | None],
+    found: Found,
+    note: dict[str, Any],
+) -> None:
+    """Errors of states where the intended run calls further functions: at the places that make the
+    states of the reference. Their gradients cannot be found so."""
+    for row, place, exact in zip(subject.rows, places, reference.states, strict=True):
+        h = intended.ranges.kept.get(place) if place else None
+        if h is not None and h.shape == exact.shape:
+            found.put("relative_error_state", row, relative_distance(h, exact))
+    if "relative_error_state" in found.columns:
+        note["relative_error_state"] = growth(found.columns["relative_error_state"][1])
+        del found.missing["relative_error_state"]
 
 
 def flushed(g: Tensor, exact: Tensor) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -26,13 +26,12 @@ from depthgauge.instruments.formats import FORMATS
 from depthgauge.instruments.rivers import rms, wide
 from depthgauge.trace.batches import tensors
 from depthgauge.trace.inventory import inventory
-from depthgauge.trace.operations import kind_of, plain_name
+from depthgauge.trace.operations import CASTS, kind_of, plain_name
 
 __all__ = ["Extent", "Place", "Ranges", "extent"]
 
 _MASK: Final = -0.99 * FORMATS["float32"].largest
-#: Functions that cast; others of their kind carry values on as they are.
-_CASTS: Final = ("to", "type", "type_as", "float", "half", "bfloat16", "double")
+#: Kinds that carry values on as they are, unless they cast them.
 _CARRIES: Final = ("shape", "cut", "source")
 
 
@@ -77,15 +76,18 @@ def extent(x: Tensor) -> Extent:
 class Ranges(TorchFunctionMode):
     """Reads a pass of ``model`` that runs inside the block: ``values`` and ``gradients`` by place,
     in the order in which they were computed; with ``products`` also what enters products of
-    matrices. ``trail`` names every function called.
+    matrices. ``trail`` names every function called. ``keep``: places whose tensors are ``kept``.
     """
 
-    def __init__(self, model: nn.Module, *, products: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, *, products: bool = False, keep: Collection[Place] = ()
+    ) -> None:
         super().__init__()
         self.values: dict[Place, Extent] = {}
         self.gradients: dict[Place, Extent] = {}
         self.trail: list[tuple[str, str]] = []
-        self._products = products
+        self.kept: dict[Place, Tensor] = {}
+        self._products, self._keep = products, frozenset(keep)
         self._paths = {id(module): path for path, module in inventory(model).modules}
         self._calls: Counter[str] = Counter()
         self._functions: Counter[Place] = Counter()
@@ -112,7 +114,12 @@ class Ranges(TorchFunctionMode):
         """What the model is given, in place ``input``."""
         for name, x in tensors(batch):
             if x.is_floating_point() and x.numel():
-                self.values[Place(name or "input", "input")] = extent(x)
+                self._see(Place(name or "input", "input"), x)
+
+    def _see(self, place: Place, x: Tensor) -> None:
+        self.values[place] = extent(x)
+        if place in self._keep:
+            self.kept[place] = x.detach().clone()
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
@@ -147,8 +154,9 @@ class Ranges(TorchFunctionMode):
                 with torch._C.DisableTorchFunction():
                     self.values[place] = extent(args[number])
         out = func(*args, **kwargs)
-        self.trail.append((self._running[-1][0], name))
-        if kind_of(name) not in _CARRIES or name in _CASTS:
+        if isinstance(out, Tensor | tuple | list):
+            self.trail.append((self._running[-1][0], name))
+        if kind_of(name) not in _CARRIES or name in CASTS:
             made = args[0] if name == "setitem" else out
             for x in made if isinstance(made, tuple | list) else (made,):
                 if place := self._place(name, x):
@@ -165,7 +173,7 @@ class Ranges(TorchFunctionMode):
 
     def _read(self, place: Place, x: Tensor) -> None:
         with torch._C.DisableTorchFunction():
-            self.values[place] = extent(x)
+            self._see(place, x)
             if x.requires_grad and not x.is_leaf:
                 x.register_hook(  # type: ignore[no-untyped-call]
                     lambda g: self._back(place, g)

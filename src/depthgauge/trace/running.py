@@ -24,6 +24,7 @@ from depthgauge.network.chain import Chain, Kept, twice_differentiable
 from depthgauge.trace.batches import call, examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import Inventory, inventory
+from depthgauge.trace.operations import CASTS
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
@@ -300,7 +301,7 @@ def chain(
         twice_differentiable(),
     ):
         try:
-            keep = [before.graph.places[i] for i in places]
+            keep = [before.graph.places[_uncast(before.graph, i)] for i in places]
             found = _forward(model, held, batch, None, saved, before.lifted, keep)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
@@ -308,7 +309,8 @@ def chain(
         count = examples(batch)
         states = []
         for i in places:
-            edge, value = recorder.kept.get(before.graph.places[i], (None, None))
+            made = before.graph.places[_uncast(before.graph, i)]
+            edge, value = recorder.kept.get(made, (None, None))
             if value is None or tuple(value.shape) != before.graph.values[i].shape:
                 raise NetworkError(
                     "a second pass of the model does not compute what the first did, so its states "
@@ -324,6 +326,15 @@ def chain(
             return _total(outputs, found.output, batch, loss, seed, recorder.graph, recorder)[0]
 
         yield Chain(states, total)
+
+
+def _uncast(graph: Graph, i: int) -> int:
+    """The value that a cast was given. A cast to a tensor's own type gives the tensor itself, in
+    another precision a new one, which only what follows the cast sends its gradient to."""
+    value = graph.values[i]
+    while value.name in CASTS and value.inputs:
+        value = graph.values[value.inputs[0]]
+    return value.index
 
 
 def _axis(shape: Sequence[int], count: int) -> int | None:
