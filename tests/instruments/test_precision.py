@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -286,6 +287,60 @@ def test_a_square_that_is_taken_in_float32_does_not_overflow(
     else:
         assert (first["path"], first["function"]) == ("0", "pow")
         assert (note["first_nonfinite"] is None) == (name is None)
+
+
+@pytest.mark.parametrize(("inside", "flagged"), [(3000.0, True), (1.0, False)])
+def test_t5_of_the_library(inside: float, flagged: bool) -> None:
+    """In half precision it clamps and casts further: it calls other functions there."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=3, num_heads=2,
+        feed_forward_proj="gated-gelu",
+    )  # fmt: skip
+    model = transformers.T5EncoderModel(config).eval()
+    layer = model.get_submodule("encoder.block.1.layer.1.DenseReluDense")
+    with torch.no_grad():
+        layer.get_parameter("wi_0.weight").mul_(inside)
+        layer.get_parameter("wi_1.weight").mul_(inside)
+        layer.get_parameter("wo.weight").div_(inside**2)
+    ids = torch.randint(0, 50, (2, 9))
+    for name in (None, "float16"):
+        profile = dg.measure(
+            model,
+            batch={"input_ids": ids},
+            instruments="precision,branches",
+            effort=Effort(arithmetic=name),
+        )
+        note: Any = profile.settings["instruments"]
+        first = note["precision"]["headroom"]["float16"]["first_under_0"]
+        assert (first is not None) == flagged
+        if flagged:
+            assert first["path"].startswith("encoder.block.1.layer.1.DenseReluDense")
+            assert profile["headroom_float16_bits"].min() < 0
+        assert note["precision"]["headroom"]["bfloat16"]["first_under_0"] is None
+        if name:
+            assert "other functions" in profile.not_measured["relative_error_gradient"]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_the_gradient_of_a_state_before_its_cast(name: str) -> None:
+    """A norm that casts up first: in float32 the cast gives the state itself, in half precision
+    another tensor, to which the skip's gradient does not come."""
+    model, x = t5(1.0, 1.0)
+    low = copy.deepcopy(model).to(getattr(torch, name))
+    gradients = []
+    for network, h in (
+        (low, x.to(getattr(torch, name))),
+        (t5(1, 1, False)[0].double(), x.double()),
+    ):
+        h.requires_grad_()
+        half_square(network(h).double()).backward()
+        assert h.grad is not None
+        gradients.append(h.grad.double().numpy())
+    found = found_in(model, x, name, loss=lambda y: half_square(y.double()))
+    wanted = distance(*gradients)
+    assert column(found, "relative_error_gradient")[0] == pytest.approx(wanted, rel=1e-3)
+    assert wanted < 0.1
 
 
 def test_the_branch_of_a_profile_gets_the_least_of_its_values() -> None:

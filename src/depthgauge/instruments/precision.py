@@ -66,6 +66,10 @@ PRECISION: Final = (
 )
 #: Formats whose head-room inside branches is told in the notes, beside the intended one.
 _TOLD: Final = ("float16", "bfloat16")
+_OTHERWISE: Final = (
+    "in {} the model calls other functions than in its own precision, so that the gradients of its "
+    "states cannot be followed"
+)
 #: Tensors named in a note, at most.
 _NAMED: Final = 64
 
@@ -168,9 +172,9 @@ class Runs:
             ranges = Ranges(model, products=self.products, keep=keep)
             return _run(subject, model, batch, arithmetic, ranges, backward)
         except DepthgaugeError as error:
-            why = self.why[arithmetic.name] = f"in {arithmetic.name}: {error}"
-        if ranges is not None and keep and keep <= ranges.kept.keys():
-            return _Ran([], ranges, no_states=why)  # it ran, and its states are not where they were
+            if ranges is not None and keep and keep <= ranges.kept.keys():
+                return _Ran([], ranges, no_states=_OTHERWISE.format(arithmetic.name))
+            self.why[arithmetic.name] = f"in {arithmetic.name}: {error}"
         return None
 
 
