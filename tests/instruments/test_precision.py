@@ -5,6 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -701,3 +706,17 @@ def test_float8_by_the_largest_value_does_not_saturate() -> None:
     assert (first["path"], first["function"]) == ("3.wo", "linear, factor 1")
     errors = [max(f.columns["relative_error_state"][1]) for f in (plain, scaled)]
     assert errors[0] > 2 * errors[1]
+
+
+def test_the_page_prints_what_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "precision.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    (shown,) = re.findall(r"```\n(float16.*?)```", page, flags=re.S)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    assert done.stdout == shown
