@@ -323,6 +323,11 @@ def test_t5_of_the_library(inside: float, flagged: bool) -> None:
             assert first["path"].startswith("encoder.block.1.layer.1.DenseReluDense")
             assert profile["headroom_float16_bits"].min() < 0
         assert note["precision"]["headroom"]["bfloat16"]["first_under_0"] is None
+        with_loss = found_in(
+            model, {"input_ids": ids}, name, lambda y: half_square(y.last_hidden_state.float())
+        )
+        same = with_loss.notes["precision"]["headroom"]["float16"]["first_under_0"]
+        assert same == first
         if name:
             assert "other functions" in profile.not_measured["relative_error_gradient"]
 

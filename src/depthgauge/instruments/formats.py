@@ -35,7 +35,6 @@ __all__ = [
     "Scaling",
     "Shares",
     "cast",
-    "cast_error",
     "format_named",
     "headroom_bits",
     "lost_updates",
@@ -236,11 +235,6 @@ def relative_distance(x: Tensor, reference: Tensor) -> float:
         return math.inf if bool((a != 0).any()) else 0.0
     error = torch.linalg.vector_norm(a / scale - b / scale)
     return float(error / torch.linalg.vector_norm(b / scale))
-
-
-def cast_error(x: Tensor, format: str | Format) -> float:
-    """``|cast(x) - x| / |x|``: what storing ``x`` in the format costs, once."""
-    return relative_distance(cast(x, format), x)
 
 
 def lost_updates(weight: Tensor, update: Tensor, format: str | Format) -> float:

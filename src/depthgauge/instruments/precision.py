@@ -140,7 +140,7 @@ def precision(
         stored = dict.fromkeys([chosen.stored.name, *(f for f in told if f in _TOLD)])
         parameters = dict(held.parameters)
         note["lost_updates"] = {name: lost(parameters, updates, name) for name in stored}
-    said = [note for ran in (reference, intended) if ran for note in ran.notes]
+    said = [line for ran in (reference, intended) if ran for line in ran.notes]
     note["notes"] = [*dict.fromkeys(said), *runs.why.values()]
     return found
 
@@ -255,7 +255,8 @@ def _narrow_run(runs: Runs, chosen: Arithmetic, intended: _Ran | None, widest: _
         return None
     if chosen.format.name in _FLOATS:
         return intended
-    last = frozenset(list(widest.ranges.values)[-1:])  # when it is made, so was all before it
+    made = [place for place in widest.ranges.values if place.path != "loss"]
+    last = frozenset(made[-1:])  # when it is made, so was all before it
     return runs.of(arithmetic_named("float16"), keep=last, backward=False)
 
 

@@ -48,13 +48,12 @@ class Place(NamedTuple):
 
 class Extent(NamedTuple):
     """``largest``: ``max |x|`` without masks, inf or NaN if there is one; ``rms``: over every
-    element; ``lost``: share of elements that are not finite, masks too; ``masked``: that are masks;
-    ``dtype``: in which the value is kept."""
+    element; ``lost``: share of elements that are not finite, masks too; ``dtype``: in which the
+    value is kept."""
 
     largest: float
     rms: float
     lost: float
-    masked: float
     dtype: torch.dtype
 
 
@@ -62,15 +61,14 @@ def extent(x: Tensor) -> Extent:
     """The range of ``x``, any shape, in float32 or wider."""
     kind, x = x.dtype, wide(x.detach()).reshape(1, -1)
     if not x.numel():
-        return Extent(0.0, 0.0, 0.0, 0.0, kind)
+        return Extent(0.0, 0.0, 0.0, kind)
     low, high = (bound.item() for bound in torch.aminmax(x))
     if low > _MASK and high < math.inf:  # neither is NaN
-        return Extent(max(-low, high), rms(x)[0], 0.0, 0.0, kind)
+        return Extent(max(-low, high), rms(x)[0], 0.0, kind)
     masks = x <= _MASK
-    masked = masks.double().mean().item()
     lost = ((~x.isfinite()) | masks).double().mean().item()
     values = x.where(~masks, 0.0)
-    return Extent(values.abs().max().item(), rms(values)[0], lost, masked, kind)
+    return Extent(values.abs().max().item(), rms(values)[0], lost, kind)
 
 
 class Ranges(TorchFunctionMode):
