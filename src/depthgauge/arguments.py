@@ -41,7 +41,7 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run.
-HEAVY: Final = ("jacobian", "directions", "spectrum", "precision")
+HEAVY: Final = ("jacobian", "directions", "blocks", "spectrum", "updates", "precision")
 
 #: Of the spectrum, what is one number at a site.
 SPECTRUM: Final = (
@@ -49,8 +49,6 @@ SPECTRUM: Final = (
     "effective_rank_entropy",
     "stable_rank",
     "lost_direction_fraction",
-    "block_gain",
-    "block_loss",
 )
 
 #: Of the precision instrument.
@@ -82,9 +80,14 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     "apjn_standard_error": ("jacobian", "apjn_standard_error"),
     **{name: ("spectrum", name) for name in SPECTRUM},
     **{name: ("precision", name) for name in PRECISION},
+    **{name: ("blocks", name) for name in ("block_gain", "block_loss")},
     **{
         name: ("directions", name)
         for name in ("direction_gain", "component_gain", "class_gain", "class_share")
+    },
+    **{
+        name: ("updates", name)
+        for name in ("update_to_weight", "functional_update", "branch_update", "update_alignment")
     },
 }
 assert set(PARTS) == set(QUANTITIES)

@@ -12,9 +12,11 @@ import numpy as np
 from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.directions import DIRECTIONS, directions
-from depthgauge.instruments.jacobians import APJN, SPECTRUM, apjn, spectra
+from depthgauge.instruments.jacobians import APJN, apjn
 from depthgauge.instruments.precision import PRECISION, precision
+from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
+from depthgauge.instruments.updates import UPDATES, updates
 from depthgauge.network.module import EquationNetwork
 from depthgauge.profile import Profile
 from depthgauge.sites import Column, FloatArray
@@ -28,7 +30,9 @@ Group: TypeAlias = Sequence[Subject] | str
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
     "directions": (directions, DIRECTIONS),
+    "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
+    "updates": (updates, UPDATES),
     "precision": (precision, PRECISION),
 }
 assert tuple(INSTRUMENTS) == HEAVY

@@ -53,6 +53,8 @@ class Profile:
     coverage: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     #: Where the two tests for a stream do not agree, with both counts.
     disagreements: tuple[Mapping[str, Any], ...] = ()
+    #: How numbers grow with depth, where several depths were measured: name -> slope, interval, n.
+    exponents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Seconds of the measured pass over those of the model's own work in it.
     overhead: float | None = None
 

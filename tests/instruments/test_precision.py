@@ -24,6 +24,7 @@ from depthgauge.arguments import PRECISION as NAMES
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.instruments.arithmetic import arithmetic_named
 from depthgauge.instruments.precision import PRECISION, growth, lost, precision
+from depthgauge.instruments.step import Step
 from depthgauge.instruments.subject import Branch, Effort, Found
 from depthgauge.network.module import EquationNetwork
 from depthgauge.sites import QUANTITIES
@@ -443,15 +444,37 @@ def test_norm_gains_move_with_float32_weights_or_a_larger_step(name: str, rate: 
     assert note["share"] < 0.1
 
 
-def test_the_updates_of_a_rate_are_those_of_gradient_descent() -> None:
+def test_the_updates_of_a_step_are_those_of_gradient_descent() -> None:
     model, x = blocks(2)
-    found = found_in(model, x, "bfloat16", half_square, rate=1e-3)
+    effort = Effort(arithmetic="bfloat16", step=Step("sgd", 1e-3))
+    found = precision(subject_of(model, x, half_square), effort)
     wide = copy.deepcopy(model).double()
     half_square(wide(x.double())).backward()
     updates = {n: -1e-3 * p.grad for n, p in wide.named_parameters() if p.grad is not None}
     wanted = lost(dict(model.named_parameters()), updates, "bfloat16")
-    assert found.notes["precision"]["lost_updates"]["bfloat16"] == wanted
+    note = found.notes["precision"]["lost_updates"]
+    assert note["bfloat16"] == wanted
     assert 0 < wanted["share"] < 1
+    assert (note["optimizer"], note["lr"]) == ("sgd", [1e-3])
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_the_step_of_adam_freezes_gains_whoever_makes_it(half: bool) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Normed(16), Normed(16)), torch.randn(8, 16)
+    if half:
+        model, x = model.bfloat16(), x.bfloat16()
+    gains = ["0.norm.weight", "1.norm.weight"]
+    for step in (Step("adam"), Step(lambda each: torch.optim.Adam(each, lr=1e-3))):
+        found = precision(subject_of(model, x), Effort(step=step))
+        assert found.notes["precision"]["lost_updates"]["bfloat16"]["frozen"] == gains
+    bound = precision(subject_of(model, x), Effort(step=Step(torch.optim.Adam(model.parameters()))))
+    note = bound.notes["precision"]["lost_updates"]
+    if half:
+        assert "steps in half precision" in note["not_measured"]
+    else:
+        assert note["bfloat16"]["frozen"] == gains
+        assert note["float32"]["frozen"] == []
 
 
 def test_an_update_for_no_parameter_is_refused() -> None:
@@ -558,6 +581,7 @@ def test_one_example_and_no_parameters() -> None:
     found = found_in(Bare(), x, "bfloat16")
     assert 0 < max(found.columns["relative_error_state"][1]) < 1e-2
     assert found.notes["precision"]["loss_scaling"] is None
+    assert "no gradient" in found.notes["precision"]["lost_updates"]["not_measured"]
     assert found.notes["precision"]["arithmetic"] == "bfloat16"
 
 

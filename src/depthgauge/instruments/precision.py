@@ -30,6 +30,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from depthgauge.errors import DepthgaugeError, NetworkError
 from depthgauge.instruments.arithmetic import Arithmetic, arithmetic_named, not_autocast, own
@@ -45,6 +46,7 @@ from depthgauge.instruments.formats import (
 )
 from depthgauge.instruments.ranges import Extent, Place, Ranges, extent
 from depthgauge.instruments.rivers import rms, wide
+from depthgauge.instruments.step import Step, stepped
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.operations import CASTS
@@ -94,12 +96,11 @@ def precision(
     arithmetic: Arithmetic | None = None,
     *,
     updates: Mapping[str, Tensor] | None = None,
-    rate: float | None = None,
 ) -> Found:
     """Errors, head-room, flushed gradients and lost updates of the subject in ``arithmetic``.
 
-    Without one it is ``effort.arithmetic``, or the model's own. ``updates``: what one step of an
-    optimiser adds to each parameter, by name; or ``rate``, of plain gradient descent.
+    Without one it is ``effort.arithmetic``, or the model's own. ``updates``: what is added to each
+    parameter, by name; without them that of ``effort.step``.
     """
     held = inventory(subject.model)
     chosen = arithmetic
@@ -134,12 +135,11 @@ def precision(
     kept = _Kept(widest, _narrow_run(runs, chosen, intended, widest))
     _headroom(subject, widest, kept, format, told, found, note)
     _scaling(widest, told, note)
-    if updates is None and rate is not None:
-        updates = {name: -rate * g for name, g in widest.parameters.items()}
-    if updates is not None:
-        stored = dict.fromkeys([chosen.stored.name, *(f for f in told if f in _TOLD)])
-        parameters = dict(held.parameters)
-        note["lost_updates"] = {name: lost(parameters, updates, name) for name in stored}
+    note["lost_updates"] = {}
+    if updates is None:
+        updates, note["lost_updates"] = _step(effort.step, dict(held.parameters), widest.parameters)
+    for name in dict.fromkeys([chosen.stored.name, *_TOLD]) if updates else ():
+        note["lost_updates"][name] = lost(dict(held.parameters), updates, name)
     said = [line for ran in (reference, intended) if ran for line in ran.notes]
     note["notes"] = [*dict.fromkeys(said), *runs.why.values()]
     return found
@@ -458,6 +458,25 @@ def _scaling(widest: _Ran, told: Iterable[str], note: dict[str, Any]) -> None:
 
 
 # --------------------------------------------------------------------------------- updates
+
+
+def _step(
+    step: Step, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What the optimiser adds, in float64, with its name and rate; nothing with the reason."""
+    if not gradients:
+        return {}, {"not_measured": "no gradient reached a parameter"}
+    exact = {name: nn.Parameter(p.detach().double()) for name, p in parameters.items()}
+    if isinstance(step.optimizer, Optimizer):  # holds these parameters and steps in their precision
+        if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters.values()):
+            why = "the optimizer given steps in half precision, where what is lost was never there"
+            return {}, {"not_measured": f"{why}; name the optimizer or give a function"}
+        own_precision = {name: g.to(parameters[name].dtype) for name, g in gradients.items()}
+        taken = stepped(step, parameters, own_precision)
+    else:
+        taken = stepped(step, exact, {name: g.double() for name, g in gradients.items()})
+    added = {name: value.double() - exact[name].detach() for name, value in taken.values.items()}
+    return added, {"optimizer": taken.optimizer, "lr": taken.lr}
 
 
 def lost(

@@ -67,11 +67,15 @@ class Kept:
 
 class Chain:
     """The states of one pass; while it is alive, so is the graph. ``total`` makes the number whose
-    gradient goes back: the loss, or the output along a random cotangent."""
+    gradient goes back: the loss, or the output along a random cotangent. ``outputs``: every tensor
+    that the network returned."""
 
-    def __init__(self, states: Sequence[Kept], total: Callable[[], Tensor]) -> None:
+    def __init__(
+        self, states: Sequence[Kept], total: Callable[[], Tensor], outputs: Sequence[Tensor] = ()
+    ) -> None:
         self.states = tuple(states)
         self.total = total
+        self.outputs = tuple(outputs)
 
     def __len__(self) -> int:
         """Steps: one less than states."""
@@ -126,14 +130,18 @@ def batched_vjp(
     One batched pass; where an operation cannot be batched (a custom function, a checkpoint), P
     passes.
     """
-    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    reached: list[bool] = []
+
+    def one(vector: Tensor) -> tuple[Tensor, ...]:
+        found = torch.autograd.grad(outputs, inputs, [vector], retain_graph=True, allow_unused=True)
+        reached[:] = [g is not None for g in found]
+        return tuple(vector.new_zeros(()) if g is None else g for g in found)
+
     try:
-        return list(
-            torch.autograd.grad(outputs, inputs, [vectors], is_grads_batched=True, **options)
-        )
-    except RuntimeError:
-        each = [torch.autograd.grad(outputs, inputs, [v], **options) for v in vectors]
-    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)]
+        each = torch.vmap(one)(vectors)
+    except (RuntimeError, ValueError):
+        each = tuple(torch.stack(parts) for parts in zip(*map(one, vectors), strict=True))
+    return [g if there else None for g, there in zip(each, reached, strict=True)]
 
 
 def _vjp(
@@ -159,4 +167,4 @@ def chain_of_blocks(model: EquationNetwork, h: Tensor, cotangent: Tensor) -> Cha
         for block in model.blocks:
             h = block(h, first)
             states.append(Kept(get_gradient_edge(h), h.detach(), 0))
-    return Chain(states, lambda: (h * cotangent).sum())
+    return Chain(states, lambda: (h * cotangent).sum(), [h.detach()])

@@ -61,6 +61,10 @@ _DEEPER: Final = {
     "lost_direction_fraction": "directions lost",
     "block_gain": "largest gain of a block",
     "block_loss": "smallest gain of a block",
+    "functional_update": "change in one step",
+    "branch_update": "by a branch alone",
+    "update_to_weight": "update to weight, a branch",
+    "update_alignment": "alignment of branches",
 }
 
 
@@ -81,6 +85,7 @@ def print_profile(
         _branches(profile),
         _gates(profile),
         _directions(profile),
+        _exponents(profile),
     ]
     for columns in tables:
         if columns[0].cells:
@@ -277,11 +282,30 @@ def _directions(profile: Profile) -> list[Column]:
         least.append(number(float(low)))
         most.append(number(float(high)))
     return [
-        Column("direction", names, right=False),
+        Column("instrument", names, right=False),
         Column("first", firsts, right=False),
         Column("last", lasts, right=False),
         Column("least", least),
         Column("most", most),
+    ]
+
+
+def _exponents(profile: Profile) -> list[Column]:
+    """How what one step changes grows with depth: the power of the depth and its interval."""
+    found = profile.exponents
+    return [
+        Column("with depth", [name.replace("_", " ") for name in found], right=False),
+        Column("exponent", [number(e["slope"]) for e in found.values()]),
+        Column(
+            "interval",
+            [
+                "none" if e["low"] is None else f"[{number(e['low'])}, {number(e['high'])}]"
+                for e in found.values()
+            ],
+            right=False,
+        ),
+        Column("depths", [str(e["depths"]) for e in found.values()]),
+        Column("n", [str(e["seeds"]) for e in found.values()]),
     ]
 
 

@@ -29,7 +29,7 @@ from depthgauge.trace.readings import Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "chain", "loss_of", "quiet", "run", "unwrapped"]
+__all__ = ["Pass", "chain", "gradients", "loss_of", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -325,7 +325,7 @@ def chain(
             outputs = list(tensors(found.output))
             return _total(outputs, found.output, batch, loss, seed, recorder.graph, recorder)[0]
 
-        yield Chain(states, total)
+        yield Chain(states, total, [t.detach() for _, t in tensors(found.output)])
 
 
 def _uncast(graph: Graph, i: int) -> int:
@@ -407,9 +407,16 @@ def _backward(
 def _gradients(total: Tensor, leaves: list[Tensor], graph: Graph) -> list[Tensor | None]:
     """Gradients of ``total``, written to no tensor's ``.grad``."""
     if any(value.blind for value in graph.values):
-        reached, reentrant = _leaves(total)
-        if reentrant:
-            return _through_grad(total, leaves, reached)
+        return gradients(total, leaves)
+    return list(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
+def gradients(total: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
+    """Gradients of ``total``, written to no tensor's ``.grad``, through re-entrant checkpoints
+    too."""
+    reached, reentrant = _leaves(total)
+    if reentrant:
+        return _through_grad(total, leaves, reached)
     return list(torch.autograd.grad(total, leaves, allow_unused=True))
 
 
