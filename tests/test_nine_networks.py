@@ -52,3 +52,20 @@ def test_what_else_tells_them_apart() -> None:
     good, stream = profile("He, 48 layers"), profile("a stream of 1e5")
     assert 0.3 < good["gradient_rms"][0] / good["gradient_rms"][-1] < 3
     assert stream["state_rms"].min() > 65504
+
+
+@pytest.mark.parametrize("name", ["a stream of 1e5", "healthy pre-norm GPT"])
+def test_float16_cannot_hold_a_stream_of_1e5_that_float32_holds(name: str) -> None:
+    torch.manual_seed(0)
+    build, batch = NINE[name]
+    found = measure(build(), batch(), instruments="precision")
+    assert found.dtype == "float32"
+    least = found["headroom_float16_bits"].min()
+    said = [line for line in found.to_dict()["remarks"] if line.startswith("float16 cannot hold")]
+    if name == "healthy pre-norm GPT":
+        assert least > 10
+        assert not said
+    else:
+        assert least < -1
+        assert len(said) == 1
+        assert found["headroom_bfloat16_bits"].min() > 100

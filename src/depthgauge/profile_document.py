@@ -9,7 +9,7 @@ import numpy as np
 
 from depthgauge.extras import load
 from depthgauge.jsonable import jsonable, why_not_finite
-from depthgauge.profile_text import remarks
+from depthgauge.remarks import remarks
 from depthgauge.summaries import SUMMARIES, spread
 
 if TYPE_CHECKING:

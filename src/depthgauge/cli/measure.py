@@ -95,6 +95,10 @@ def measure(
     lr: Annotated[
         str | None, _option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")
     ] = None,
+    against: Annotated[
+        str | None,
+        _option("--against", "float64", "Compare the arithmetic --dtype names with float64."),
+    ] = None,
     depths: Annotated[
         str | None,
         _option("--depths", "[NAME=]N,N", "How one step's change grows: 4,16,64, layers=4,16."),
@@ -146,7 +150,9 @@ def measure(
         "--labels": labels,
     }  # fmt: skip
     _belong(target, code, options, others)
-    work = Work(probes, examples, rank, budget, optimizer, lr, depths, directions)
+    work = Work(probes, examples, rank, budget, optimizer, lr, depths, against, directions)
+    if against is not None:
+        work, dtype = _compared(work, dtype, code)
     if depths is not None and depth is not None:
         raise SpecificationError("--depth and --depths were both given; leave --depth out")
     if code:
@@ -244,13 +250,17 @@ class Work:
     optimizer: str | None
     lr: str | None
     depths: str | None
+    against: str | None
     directions: str | None
+    arithmetic: str | None = None
 
     def instruments(self, asked: str | None) -> str | None:
         """Those asked for, and those that an option is about."""
         wanted = [asked or "fast"]
         if any(option is not None for option in (self.optimizer, self.lr, self.depths)):
             wanted.append("updates")
+        if self.against is not None:
+            wanted.append("precision")
         return ",".join(wanted) if len(wanted) > 1 else asked
 
     def given(self, seed: int) -> dict[str, Any]:
@@ -264,8 +274,34 @@ class Work:
             if (text := getattr(self, name)) is not None
         }
         step = Step(self.optimizer or "sgd", rate("--lr", self.lr))
-        effort = Effort(**numbers, budget=seconds("--budget", self.budget), seed=seed, step=step)
+        effort = Effort(
+            **numbers,
+            budget=seconds("--budget", self.budget),
+            seed=seed,
+            step=step,
+            arithmetic=self.arithmetic,
+        )
         return {"effort": effort, "directions": _vectors(self.directions)}
+
+
+def _compared(work: Work, dtype: str | None, code: bool) -> tuple[Work, str | None]:
+    """What is compared with float64, and in which precision the measurement itself is taken: a
+    module stays as it was built, an equation runs in the arithmetic meant where it is a precision
+    of its own."""
+    import dataclasses
+
+    from depthgauge.arguments import DTYPES
+    from depthgauge.instruments.arithmetic import arithmetic_named
+
+    if work.against != "float64":
+        raise SpecificationError(
+            f"--against is '{work.against}', expected float64, the reference of every arithmetic"
+        )
+    if dtype is None:
+        return work, None
+    arithmetic_named(dtype)
+    kept = dtype if not code and dtype in DTYPES else None
+    return dataclasses.replace(work, arithmetic=dtype), kept
 
 
 def _vectors(path: str | None) -> Any:

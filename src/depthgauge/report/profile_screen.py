@@ -17,9 +17,9 @@ from depthgauge.profile_text import (
     not_seen,
     number,
     power,
-    remarks,
     steepest,
 )
+from depthgauge.remarks import remarks
 from depthgauge.report.tables import GAP, Column, curve, paragraph, plain, print_table, terminal
 from depthgauge.sites import FloatArray, Site
 from depthgauge.study.corridor import Verdict
@@ -63,6 +63,18 @@ _DEEPER: Final = {
     "block_loss": "smallest gain of a block",
 }
 
+#: Precision, and its labels.
+_PRECISION: Final = {
+    "relative_error_state": "state error",
+    "relative_error_gradient": "gradient error",
+    "flushed_gradient_fraction": "gradients flushed",
+    "headroom_float16_bits": "float16 bits to spare",
+    "headroom_bfloat16_bits": "bfloat16 bits to spare",
+    "headroom_float8_e4m3_bits": "float8 e4m3 bits",
+    "headroom_float8_e5m2_bits": "float8 e5m2 bits",
+    "last_binades_fraction": "in the last binades",
+    "underflow_headroom_bits": "bits to underflow",
+}
 #: What one step of the optimiser does, and its labels.
 _UPDATES: Final = {
     "functional_update": "state, relative change",
@@ -89,6 +101,7 @@ def print_profile(
         _branches(profile),
         _gates(profile),
         _deeper(profile, "direction", _DEEPER),
+        _deeper(profile, _arithmetic(profile), _PRECISION),
         _deeper(profile, "one step", _UPDATES),
         _exponents(profile),
     ]
@@ -312,6 +325,12 @@ def _exponents(profile: Profile) -> list[Column]:
         Column("depths", [str(e["depths"]) for e in found.values()]),
         Column("n", [str(e["seeds"]) for e in found.values()]),
     ]
+
+
+def _arithmetic(profile: Profile) -> str:
+    notes = profile.settings.get("instruments")
+    found = notes.get("precision", {}) if isinstance(notes, dict) else {}
+    return f"{found.get('arithmetic', 'precision')} against float64"
 
 
 def _place(block: int) -> str:

@@ -67,7 +67,7 @@ def measure_module(
         for part in ("state", "gradient", "gate", "branch")
     }
     model, notes = unwrapped(model)
-    branches = bool(statistics["branch"]) or "branch_update" in quantities
+    branches = any("branch" in QUANTITIES[q].roles for q in quantities)
     readings = Readings(statistics["state"], statistics["gradient"], statistics["gate"], branches)
     with quiet():
         found = _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
