@@ -41,7 +41,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(toml)
     (tmp_path / "my_model.py").write_text(blocks(README, "python")[0])
     commands = [line for line in README.splitlines() if line.startswith("depthgauge ")]
-    assert len(commands) == 6
+    assert len(commands) == 9
     for command in commands:
         if "package.module" in command:  # stands for a package of the reader's
             continue

@@ -16,7 +16,8 @@ OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
     "measure": "--against --arg --batch --budget --debug --depth --depths --device --directions "
     "--draws --dtype --examples --exclude --help --include --init --input --instruments --json "
-    "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens --width",
+    "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens "
+    "--width",
 }
 
 
