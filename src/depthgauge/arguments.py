@@ -41,7 +41,7 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run.
-HEAVY: Final = ("jacobian", "directions", "spectrum")
+HEAVY: Final = ("jacobian", "directions", "spectrum", "updates")
 
 #: Of the spectrum, what is one number at a site.
 SPECTRUM: Final = (
@@ -72,6 +72,10 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
         name: ("directions", name)
         for name in ("direction_gain", "component_gain", "class_gain", "class_share")
     },
+    **{
+        name: ("updates", name)
+        for name in ("update_to_weight", "functional_update", "branch_update", "update_alignment")
+    },
 }
 assert set(PARTS) == set(QUANTITIES)
 
@@ -82,10 +86,7 @@ INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "gates": tuple(name for name, (part, _) in PARTS.items() if part == "gate"),
     "branches": tuple(name for name, (part, _) in PARTS.items() if part == "branch"),
     "correlation": ("correlation", "token_correlation"),
-    **{
-        heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy)
-        for heavy in HEAVY
-    },
+    **{heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy) for heavy in HEAVY},
 }
 _FAST = ("rivers", "quantiles", "gates", "branches", "correlation")
 PRESETS: Final[dict[str, tuple[str, ...]]] = {

@@ -14,6 +14,7 @@ from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.directions import DIRECTIONS, directions
 from depthgauge.instruments.jacobians import APJN, SPECTRUM, apjn, spectra
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
+from depthgauge.instruments.updates import UPDATES, updates
 from depthgauge.profile import Profile
 from depthgauge.sites import Column, FloatArray
 
@@ -27,6 +28,7 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "jacobian": (apjn, APJN),
     "directions": (directions, DIRECTIONS),
     "spectrum": (spectra, SPECTRUM),
+    "updates": (updates, UPDATES),
 }
 assert tuple(INSTRUMENTS) == HEAVY
 

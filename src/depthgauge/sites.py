@@ -288,6 +288,40 @@ _ALL = [
         "linear",
         ("state",),
     ),
+    Quantity(
+        "update_to_weight",
+        "ratio",
+        "after one step of the optimiser: the RMS of the update of all parameters of the branch "
+        "over the RMS of these parameters before it; infinite where all are zero. Of each tensor: "
+        "settings.instruments.updates.weights",
+        "log",
+        ("branch", "state"),
+    ),
+    Quantity(
+        "functional_update",
+        "ratio",
+        f"after one step of the optimiser: the RMS of the state's change over its RMS before, on "
+        f"the same batch, {_EVERY}; every parameter has moved, by its whole step",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "branch_update",
+        "ratio",
+        "the RMS of the last state's change when only this branch's parameters have moved, over "
+        "the last state's RMS before; at the branch, or at the state that it makes where branches "
+        "have no sites",
+        "log",
+        ("branch", "state"),
+    ),
+    Quantity(
+        "update_alignment",
+        "ratio",
+        "at the last state: the RMS of the sum of its changes, one branch moved at a time, over "
+        "the sum of their RMS. 1: all pull one way; 1/sqrt(branches): orthogonal and of one size",
+        "linear",
+        ("state",),
+    ),
 ]
 
 #: Quantities that are several numbers at a site, and what these are.

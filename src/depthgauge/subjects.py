@@ -98,6 +98,7 @@ def _branches(network: Network, model: nn.Module) -> list[Branch]:
             None,
             f"blocks.{k}",
             tuple(f"blocks.{k}.{name}" for name, _ in block.named_parameters()),
+            k + 1,
         )
         for k, block in enumerate(blocks.children())
     ]

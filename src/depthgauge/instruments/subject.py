@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from depthgauge.errors import SpecificationError
+from depthgauge.instruments.step import Step
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
 from depthgauge.sites import FloatArray
@@ -34,7 +35,8 @@ class Effort:
     ``probes``: random vectors where an average is estimated; ``examples``: whose Jacobians are
     followed one by one; ``sites``: states at which a spectrum is written down, at most; ``exact``:
     the largest state all of whose directions are followed; ``rank``: leading directions of a larger
-    one; ``iterations``: of its subspace; ``budget``: seconds for all of them, None for no end;
+    one; ``iterations``: of its subspace; ``step``: the optimiser's, whose update is measured;
+    ``branches``: moved alone, at most; ``budget``: seconds for all of them, None for no end;
     ``seed``: of every random vector. Raises SpecificationError.
     """
 
@@ -44,16 +46,22 @@ class Effort:
     exact: int = 256
     rank: int = 16
     iterations: int = 3
+    step: Step = field(default_factory=Step)
+    branches: int = 32
     budget: float | None = None
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("probes", "examples", "sites", "exact", "rank", "iterations"):
+        for name in ("probes", "examples", "sites", "exact", "rank", "iterations", "branches"):
             if (number := whole_number(getattr(self, name))) is None or number < 1:
                 raise SpecificationError(
                     f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
                 )
+        if not isinstance(self.step, Step):
+            raise SpecificationError(
+                f"step is {self.step!r}, expected depthgauge.Step(optimizer, lr)"
+            )
         budget = self.budget
         if budget is not None and not (isinstance(budget, int | float) and budget > 0):
             raise SpecificationError(
@@ -75,11 +83,12 @@ class Effort:
 @dataclass(frozen=True)
 class Branch:
     """One residual branch: the profile's row where it is added (None if it has none), its module,
-    the names of its parameters."""
+    the names of its parameters, the place in the chain of the state that it is added to make."""
 
     row: int | None
     path: str
     parameters: tuple[str, ...]
+    makes: int | None = None
 
 
 class Run(Protocol):

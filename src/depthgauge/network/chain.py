@@ -67,11 +67,15 @@ class Kept:
 
 class Chain:
     """The states of one pass; while it is alive, so is the graph. ``total`` makes the number whose
-    gradient goes back: the loss, or the output along a random cotangent."""
+    gradient goes back: the loss, or the output along a random cotangent. ``outputs``: every tensor
+    that the network returned."""
 
-    def __init__(self, states: Sequence[Kept], total: Callable[[], Tensor]) -> None:
+    def __init__(
+        self, states: Sequence[Kept], total: Callable[[], Tensor], outputs: Sequence[Tensor] = ()
+    ) -> None:
         self.states = tuple(states)
         self.total = total
+        self.outputs = tuple(outputs)
 
     def __len__(self) -> int:
         """Steps: one less than states."""
@@ -92,9 +96,7 @@ class Chain:
         """
         top, low = self.states[later], self.states[earlier]
         at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
-        parts = [
-            _vjp(top.edge, low.edge, part, low.value) for part in cotangents.split(at_once)
-        ]
+        parts = [_vjp(top.edge, low.edge, part, low.value) for part in cotangents.split(at_once)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def push(self, earlier: int, later: int, tangents: Tensor) -> Tensor:
@@ -132,9 +134,7 @@ def batched_vjp(
         )
     except RuntimeError:
         each = [torch.autograd.grad(outputs, inputs, [v], **options) for v in vectors]
-    return [
-        None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)
-    ]
+    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
 def _vjp(
@@ -160,4 +160,4 @@ def chain_of_blocks(model: EquationNetwork, h: Tensor, cotangent: Tensor) -> Cha
         for block in model.blocks:
             h = block(h, first)
             states.append(Kept(get_gradient_edge(h), h.detach(), 0))
-    return Chain(states, lambda: (h * cotangent).sum())
+    return Chain(states, lambda: (h * cotangent).sum(), [h.detach()])

@@ -28,7 +28,7 @@ from depthgauge.trace.readings import Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "chain", "quiet", "run", "unwrapped"]
+__all__ = ["Pass", "chain", "gradients", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -323,7 +323,7 @@ def chain(
             outputs = list(tensors(found.output))
             return _total(outputs, found.output, batch, loss, seed, recorder.graph, recorder)[0]
 
-        yield Chain(states, total)
+        yield Chain(states, total, [t.detach() for _, t in tensors(found.output)])
 
 
 def _axis(shape: Sequence[int], count: int) -> int | None:
@@ -396,9 +396,16 @@ def _backward(
 def _gradients(total: Tensor, leaves: list[Tensor], graph: Graph) -> list[Tensor | None]:
     """Gradients of ``total``, written to no tensor's ``.grad``."""
     if any(value.blind for value in graph.values):
-        reached, reentrant = _leaves(total)
-        if reentrant:
-            return _through_grad(total, leaves, reached)
+        return gradients(total, leaves)
+    return list(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
+def gradients(total: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
+    """Gradients of ``total``, written to no tensor's ``.grad``, through re-entrant checkpoints
+    too."""
+    reached, reentrant = _leaves(total)
+    if reentrant:
+        return _through_grad(total, leaves, reached)
     return list(torch.autograd.grad(total, leaves, allow_unused=True))
 
 

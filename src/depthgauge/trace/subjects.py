@@ -91,5 +91,6 @@ def _branches(
             used = {j for i in inside for j in graph.values[i].inputs}
             names = {graph.values[j].path for j in used if graph.values[j].kind == "parameter"}
             row = rows.get(("branch", t, max(branch.terms)))
-            found.append(Branch(row, branch.path, tuple(sorted(names))))
+            makes = track.states.index(step.after) if step.after in track.states else None
+            found.append(Branch(row, branch.path, tuple(sorted(names)), makes))
     return found
