@@ -24,13 +24,17 @@ def test_quantity_names_are_the_contract() -> None:
         "dead_fraction",
         *(f"derivative_{name}" for name in ("q05", "q50", "q95")),
         *("branch_rms", "branch_to_stream", "branch_stream_cosine"),
+        *("correlation", "token_correlation", "apjn", "apjn_standard_error"),
+        *("effective_rank_participation", "effective_rank_entropy", "stable_rank"),
+        *("lost_direction_fraction", "block_gain", "block_loss", "direction_gain"),
+        *("component_gain", "class_gain", "class_share"),
     ]
     for name, quantity in (QUANTITIES | SUMMARIES).items():
         assert quantity.name == name
         assert len(quantity.definition) > 20
         assert quantity.unit
     linear = {name for name, quantity in QUANTITIES.items() if quantity.scale == "linear"}
-    ends = ("fraction", "mean", "cosine")
+    ends = ("fraction", "mean", "cosine", "correlation", "share")
     assert linear == {n for n in QUANTITIES if n.endswith(ends) or n.startswith("derivative")}
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TargetError,
         UsageError,
     )
+    from depthgauge.instruments.subject import Effort
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
     from depthgauge.profile import Profile
@@ -41,6 +42,7 @@ _HOMES = {
     "ClaimError": "depthgauge.errors",
     "Corridor": "depthgauge.study.corridor",
     "DepthgaugeError": "depthgauge.errors",
+    "Effort": "depthgauge.instruments.subject",
     "EquationError": "depthgauge.errors",
     "MissingExtra": "depthgauge.errors",
     "ModelError": "depthgauge.errors",
@@ -69,6 +71,7 @@ __all__ = [
     "ClaimError",
     "Corridor",
     "DepthgaugeError",
+    "Effort",
     "EquationError",
     "MissingExtra",
     "ModelError",

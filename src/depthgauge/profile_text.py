@@ -156,7 +156,7 @@ def missing(profile: Profile) -> dict[str, list[str]]:
     for name in [*QUANTITIES, *(x for x in profile.not_measured if x not in QUANTITIES)]:
         if name not in profile.columns:
             groups.setdefault(profile.why_not(name), []).append(name)
-    for reason, names in groups.items():
+    for names in groups.values():
         for instrument, quantities in INSTRUMENTS.items():
             if len(quantities) > 1 and set(quantities) <= set(names):
                 first = names.index(quantities[0])

@@ -108,8 +108,8 @@ def _river(prefix: str, name: str, unit: str, nonfinite: str) -> list[Quantity]:
 
 
 _JACOBIAN = (
-    "J is the Jacobian of the last state with respect to this one, of one example, over all numbers "
-    "of its state; the mean over the examples followed"
+    "J is the Jacobian of the last state with respect to this one, of one example, over all "
+    "numbers of its state; the mean over the examples followed"
 )
 
 _ALL = [
@@ -260,8 +260,8 @@ _ALL = [
         "direction_gain",
         "ratio",
         "|J d| for the direction d of length 1 of the loss gradient at the first state, J from "
-        "there to this state: the root mean square over examples; the loss is the cotangent's where "
-        "none was given",
+        "there to this state: the root mean square over examples; without a loss the gradient is "
+        "that of the output along the cotangent",
         "log",
         ("state",),
     ),
@@ -327,8 +327,8 @@ _ALL = [
 #: Quantities that are several numbers at a site, and what these are.
 VECTORS: dict[str, str] = {
     "component_gains": (
-        "component_gain along each of the directions given, in their order: the root mean square of "
-        "the component over that at the first state"
+        "component_gain along each of the directions given, in their order: the root mean square "
+        "of the component over that at the first state"
     ),
     "log_singular_values": (
         f"natural logarithms of the singular values of J, the largest first: {_JACOBIAN}; null "

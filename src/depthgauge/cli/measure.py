@@ -23,6 +23,7 @@ from depthgauge.cli.options import (
     output,
     say,
     screen,
+    seconds,
     whole,
 )
 from depthgauge.errors import SpecificationError, TargetError, UsageError
@@ -71,8 +72,26 @@ def measure(
     instruments: Annotated[
         str | None,
         _option(
-            "--instruments", "NAMES", "rivers,quantiles,gates,branches, or quantities [fast: all]."
+            "--instruments", "NAMES", "fast, balanced, thorough, or names of instruments [fast]."
         ),
+    ] = None,
+    probes: Annotated[
+        str | None, _option("--probes", "N", "Random vectors an average is taken over [8].")
+    ] = None,
+    examples: Annotated[
+        str | None, _option("--examples", "N", "Examples whose spectrum is taken [2].")
+    ] = None,
+    rank: Annotated[
+        str | None, _option("--rank", "N", "Leading directions of a wide state [16].")
+    ] = None,
+    budget: Annotated[
+        str | None, _option("--budget", "SECONDS", "No instrument goes on after them [no end].")
+    ] = None,
+    labels: Annotated[
+        str | None, _option("--labels", "NAME", "The part of the batch that is its labels.")
+    ] = None,
+    directions: Annotated[
+        str | None, _option("--directions", "FILE", "A .npy of (n,) or (k, n) numbers to follow.")
     ] = None,
     arg: Annotated[
         list[str] | None,
@@ -110,12 +129,26 @@ def measure(
         "--depth": depth, "--width": width, "--batch": batch, "--init": init, "--scalar": scalar,
         "--tokens": tokens, "--size": size, "--draws": draws,
     }  # fmt: skip
-    others = {"--arg": arg, "--input": input, "--include": include, "--exclude": exclude}
+    others = {
+        "--arg": arg, "--input": input, "--include": include, "--exclude": exclude,
+        "--labels": labels,
+    }  # fmt: skip
     _belong(target, code, options, others)
+    work = Work(probes, examples, rank, budget, directions)
     if code:
         return _module(
             Code(
-                target, arg or (), input or (), seed, dtype, device, instruments, include, exclude
+                target,
+                arg or (),
+                input or (),
+                seed,
+                dtype,
+                device,
+                instruments,
+                include,
+                exclude,
+                labels,
+                work,
             ),
             Screen(json, quiet, output_path),
         )
@@ -141,7 +174,7 @@ def measure(
 
     specification = _specification(target, Changes(scalars, inits, _given(network), _given(run)))
     with output(output_path) as write:
-        profile = _measured(target, specification, quiet, from_file=device is None)
+        profile = _measured(target, specification, quiet, work, from_file=device is None)
         corridor = specification.corridor
         verdict = corridor.judge(profile) if corridor is not None else None
         document = as_json(profile.to_dict(verdict)) if json or output_path else ""
@@ -160,6 +193,46 @@ class Screen:
 
 
 @dataclass(frozen=True)
+class Work:
+    """How much the instruments that run a network again may do, and what they follow."""
+
+    probes: str | None
+    examples: str | None
+    rank: str | None
+    budget: str | None
+    directions: str | None
+
+    def given(self, seed: int) -> dict[str, Any]:
+        """As ``depthgauge.measure`` takes it."""
+        from depthgauge.instruments.subject import Effort
+
+        numbers = {
+            name: whole(f"--{name}", text)
+            for name in ("probes", "examples", "rank")
+            if (text := getattr(self, name)) is not None
+        }
+        effort = Effort(**numbers, budget=seconds("--budget", self.budget), seed=seed)
+        return {"effort": effort, "directions": _vectors(self.directions)}
+
+
+def _vectors(path: str | None) -> Any:
+    """The directions in a ``.npy`` file, as a tensor."""
+    if path is None:
+        return None
+    import numpy as np
+    import torch
+
+    try:
+        found = np.load(path, allow_pickle=False)
+        return torch.from_numpy(np.asarray(found, dtype=np.float64))
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SpecificationError(
+            f"--directions is '{path}', expected a .npy file of numbers ({reason})"
+        ) from None
+
+
+@dataclass(frozen=True)
 class Code:
     """A target in Python with the options that go with it."""
 
@@ -172,6 +245,8 @@ class Code:
     instruments: str | None
     include: str | None
     exclude: str | None
+    labels: str | None
+    work: Work
 
 
 def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) -> None:
@@ -235,12 +310,15 @@ def _module(code: Code, to: Screen) -> int:
                 return x.to(device=place, dtype=kind if x.is_floating_point() else None)
 
             batch = mapped(batch, moved)
+        labels = None if code.labels is None else _part(batch, code.labels)
         profile = measure_module(
             target.module,
             batch,
             target.loss,
             seed=seed,
             instruments=code.instruments or "fast",
+            labels=labels,
+            **code.work.given(seed),
             include=code.include,
             exclude=code.exclude,
             name=code.target,
@@ -249,6 +327,19 @@ def _module(code: Code, to: Screen) -> int:
         write(document)
     _show(profile, None, document, to)
     return 0
+
+
+def _part(batch: Any, name: str) -> Any:
+    """The tensor of that name in the batch."""
+    from depthgauge.trace.batches import tensors
+
+    parts = dict(tensors(batch))
+    if name not in parts:
+        names = ", ".join(part or "(one tensor without a name)" for part in parts)
+        raise SpecificationError(
+            f"--labels is '{name}', expected a part of the batch, which has {names}"
+        )
+    return parts[name]
 
 
 @contextmanager
@@ -300,12 +391,16 @@ def _specification(target: str, changes: Changes) -> Specification:
     return Specification(network, **run)
 
 
-def _measured(target: str, specification: Specification, quiet: bool, from_file: bool) -> Profile:
+def _measured(
+    target: str, specification: Specification, quiet: bool, work: Work, from_file: bool
+) -> Profile:
     from depthgauge.report.progress import progress
 
     try:
         with progress("measuring", quiet=quiet) as step:
-            return specification.measure(step)
+            seed = specification.seed
+            first = seed if isinstance(seed, int) else next(iter(seed))
+            return specification.measure(step, **work.given(first))
     except UsageError as error:
         # A device that this machine lacks, or what is wrong at one block only.
         if not target.endswith(".toml"):

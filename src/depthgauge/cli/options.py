@@ -29,6 +29,7 @@ __all__ = [
     "output",
     "say",
     "screen",
+    "seconds",
     "whole",
 ]
 
@@ -57,6 +58,16 @@ def whole(option: str, text: str | None) -> int | None:
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
         raise SpecificationError(f"{option} is '{text}', expected a whole number")
     return int(text)
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """The number in ``text``; what is out of range is said where it is used."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecificationError(f"{option} is '{text}', expected a number of seconds") from None
 
 
 def named(option: str, given: Iterable[str]) -> dict[str, str]:

@@ -54,7 +54,7 @@ def _sums(x: Tensor) -> list[float]:
     for a in x.numpy():
         squares = np.einsum("mn,mn->m", a, a)
         low, high = float(squares.min()), float(squares.max())
-        if not (1e-30 < low and high < 1e30):  # squares near the ends of the range lose digits
+        if not (low > 1e-30 and high < 1e30):  # squares near the ends of the range lose digits
             a = a.astype(np.float64)
             top = np.abs(a).max(axis=1, keepdims=True)
             with np.errstate(all="ignore"):

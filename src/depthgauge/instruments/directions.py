@@ -3,7 +3,6 @@
 Index legend: states ``h_0 ... h_D`` of a chain, of width ``n``; ``P`` projects on the span of the
 vectors given; ``m_c`` the mean state of class c, ``m`` that of all examples.
 
-    component         <h, d> / |d|
     component_gain_k  |P h_k| / |P h_0|, root mean squares over examples and positions
     direction_gain_k  |J_(0->k) d|, d of length 1 for each example: the loss gradient's direction
     class_gain_k      the root mean square over classes of |m_c - m| at h_k over that at h_0
@@ -22,39 +21,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from depthgauge.errors import NetworkError
 from depthgauge.instruments.jacobians import narrow
-from depthgauge.instruments.rivers import wide
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
 
-__all__ = ["DIRECTIONS", "component", "directions"]
+__all__ = ["DIRECTIONS", "directions"]
 
 DIRECTIONS = ("direction_gain", "component_gain", "component_gains", "class_gain", "class_share")
-
-
-def component(states: Tensor, direction: Tensor) -> Tensor:
-    """The component of each state along a direction: ``(..., n)`` and ``(n,) -> (...)``.
-
-    Only the direction's direction counts, not its length. It keeps its sign: examples that point
-    opposite ways cancel in a mean over it. In float32 or wider; inf and NaN of a state are kept.
-    Raises NetworkError for a direction of another width, or of no direction.
-    """
-    if direction.dim() != 1 or states.shape[-1:] != direction.shape:
-        raise NetworkError(
-            f"direction has the shape {tuple(direction.shape)}, expected ({states.shape[-1]},), "
-            f"the width of the states"
-        )
-    states = wide(states.detach())
-    along = direction.detach().to(states)
-    length = torch.linalg.vector_norm(along)
-    if not 0 < float(length) < float("inf"):
-        raise NetworkError(
-            f"direction has the length {float(length):g}, so it points nowhere; give a vector of "
-            f"finite numbers that are not all zero"
-        )
-    found: Tensor = states @ (along / length)
-    return found
 
 
 def directions(subject: Subject, effort: Effort) -> Found:

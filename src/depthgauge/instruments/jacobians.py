@@ -8,10 +8,10 @@ and columns over all numbers of that example's state; ``n_k`` how many those are
     log_singular_values  natural logarithms of the singular values of J_(k->D)
     block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest
 
-``|J|_F^2 = E |J^T u|^2`` for random signs u (Hutchinson, Commun. Stat. 19, 1990); the standard error
-is over probes. A state of more than ``Effort.exact`` numbers has too many directions to follow each:
-then the leading singular values from end to end come by subspace iteration (Halko, Martinsson and
-Tropp, SIAM Rev. 53, 2011, algorithm 4.4), and the participation ratio from
+``|J|_F^2 = E |J^T u|^2`` for random signs u (Hutchinson, Commun. Stat. 19, 1990); the standard
+error is over probes. A state of more than ``Effort.exact`` numbers has too many directions to
+follow each: then the leading singular values from end to end come by subspace iteration (Halko,
+Martinsson and Tropp, SIAM Rev. 53, 2011, algorithm 4.4), and the participation ratio from
 ``sum sigma^2 = E |J v|^2`` and ``sum sigma^4 = E |J^T J v|^2``.
 """
 
@@ -267,7 +267,7 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
         for done in range(effort.iterations):
             effort.check(done, effort.iterations)
             back = pull(left)
-            right, inner = np.linalg.qr(_scaled(back)[0])
+            right = np.linalg.qr(_scaled(back)[0])[0]
             out, scale = _scaled(push(right))
             before = logs
             left = np.linalg.qr(out)[0]
@@ -306,9 +306,7 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
     }
 
 
-def _applied(
-    chain: Chain, vectors: FloatArray, start: int, end: int, example: int
-) -> FloatArray:
+def _applied(chain: Chain, vectors: FloatArray, start: int, end: int, example: int) -> FloatArray:
     """``J`` or ``J^T`` of one example on the columns of ``(n, r)``."""
     at, to = chain.states[start], chain.states[end]
     rows = torch.zeros(vectors.shape[1], at.examples, at.size, dtype=chain.dtype)

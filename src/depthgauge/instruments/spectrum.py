@@ -22,7 +22,6 @@ Effective ranks of singular values ``sigma_1 >= ... >= sigma_n``:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -66,7 +65,8 @@ class GradedProduct:
         rank = len(r)
         diagonal = np.abs(np.diag(r))
         eps = np.finfo(np.float64).eps
-        gone = (diagonal < 4 * eps * max(columns.shape)) | ~np.isfinite(logs[:rank] + lengths[order][:rank])
+        dead = ~np.isfinite((logs + lengths[order])[:rank])
+        gone = (diagonal < 4 * eps * max(columns.shape)) | dead
         diagonal = np.where(gone, 1.0, diagonal)
         scale = logs + sizes  # of each column of Q R
         new = np.where(gone, -np.inf, scale[:rank] + np.log(diagonal))

@@ -73,7 +73,7 @@ class Effort:
         return self.budget is not None and time.perf_counter() - self.began > self.budget
 
     def check(self, done: int, total: int) -> None:
-        """Raises BudgetSpentError when the time is over; ``done`` of ``total`` blocks are behind."""
+        """Raises BudgetSpentError when the time is over, ``done`` of ``total`` blocks behind."""
         if self.spent:
             raise BudgetSpentError(
                 f"the budget of {self.budget:g} seconds was spent after {done} of {total} blocks"

@@ -37,6 +37,24 @@ _BRANCHES: Final[dict[str, dict[str, Callable[[FloatArray], FloatArray]]]] = {
 }
 
 
+#: Quantities at states beyond the rivers, and their labels.
+_DEEPER: Final = {
+    "correlation": "correlation of examples",
+    "token_correlation": "correlation of tokens",
+    "apjn": "averaged Jacobian norm",
+    "direction_gain": "gain, loss gradient",
+    "component_gain": "gain, directions given",
+    "class_gain": "gain, class means",
+    "class_share": "share between classes",
+    "effective_rank_participation": "participation ratio",
+    "effective_rank_entropy": "entropy rank",
+    "stable_rank": "stable rank",
+    "lost_direction_fraction": "directions lost",
+    "block_gain": "largest gain of a block",
+    "block_loss": "smallest gain of a block",
+}
+
+
 def print_profile(
     profile: Profile, verdict: Verdict | None = None, console: Console | None = None
 ) -> None:
@@ -53,6 +71,7 @@ def print_profile(
         _growth(profile),
         _branches(profile),
         _gates(profile),
+        _directions(profile),
     ]
     for columns in tables:
         if columns[0].cells:
@@ -224,6 +243,51 @@ def _gates(profile: Profile) -> list[Column]:
         Column("gate", list(rows), right=False),
         *(Column(_GATES[q][0], [row.get(q, "-") for row in rows.values()]) for q in shown),
     ]
+
+
+def _directions(profile: Profile) -> list[Column]:
+    """What was found at the states beyond the rivers: at both ends, the least and the largest, all
+    medians over seeds; with the standard error of an average that was estimated."""
+    shown = {name: profile.by_block(name) for name in _DEEPER if name in profile}
+    names, firsts, lasts, least, most = [], [], [], [], []
+    for name, label in _DEEPER.items():
+        if not (found := shown.get(name)):
+            continue
+        blocks, values = found
+        medians = np.array([spread(row).median for row in values])
+        names.append(label)
+        error = _error(profile, name)
+        firsts.append(f"{number(medians[0])}{error} at {_place(blocks[0])}")
+        lasts.append(f"{number(medians[-1])} at {_place(blocks[-1])}")
+        with np.errstate(all="ignore"):
+            low, high = np.fmin.reduce(medians), np.fmax.reduce(medians)
+        least.append(number(float(low)))
+        most.append(number(float(high)))
+    return [
+        Column("direction", names, right=False),
+        Column("first", firsts, right=False),
+        Column("last", lasts, right=False),
+        Column("least", least),
+        Column("most", most),
+    ]
+
+
+def _place(block: int) -> str:
+    return f"block {block}" if block else "the input"
+
+
+def _error(profile: Profile, name: str) -> str:
+    """`` ± `` and the standard error of the first value: over probes, or the examples followed."""
+    if name == "apjn" and (found := profile.by_block("apjn_standard_error")):
+        return f" ± {spread(found[1][0]).median:.2g}"
+    notes = profile.settings.get("instruments")
+    spectrum = notes.get("spectrum", {}) if isinstance(notes, dict) else {}
+    if name == "effective_rank_participation" and "participation_standard_error" in spectrum:
+        return f" ± {spectrum['participation_standard_error']:.2g}"
+    ends = spectrum.get("from_end_to_end", {})
+    if name in ends and ends[name]["n"] > 1:
+        return f" ± {ends[name]['standard_error']:.2g}"
+    return ""
 
 
 def _by_gate(profile: Profile, quantity: str) -> dict[str, FloatArray]:

@@ -117,7 +117,8 @@ def _measured(
     }
     for q in quantities:
         if q not in columns:
-            not_measured[q] = solitary.get(q) or _why_missing(q, passed, rows, filtered)
+            why = _why_missing(q, passed, rows, filtered)
+            not_measured[q] = why if filtered and not rows else solitary.get(q, why)
     first = graph.values[analysis.tracks[0].steps[0].before if analysis.tracks[0].steps else 0]
     profile = Profile(
         target=name or type(model).__name__,

@@ -356,7 +356,7 @@ def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
     """
     flat = rivers.wide(x.detach()).reshape(-1)
     if flat.device.type != "cpu":
-        return _on_device(flat, names, x, examples)
+        return _on_device(x, names, examples)
     a = flat.numpy()
     out: list[float] = []
     top = math.nan
@@ -418,7 +418,8 @@ def sample(x: Tensor, flat: Tensor) -> Tensor:
     return flat[::stride]
 
 
-def _on_device(x: Tensor, names: Sequence[str], whole: Tensor, examples: int) -> Tensor:
+def _on_device(whole: Tensor, names: Sequence[str], examples: int = 1) -> Tensor:
+    x = rivers.wide(whole.detach()).reshape(-1)
     single: dict[str, Callable[[Tensor], Tensor]] = {
         "rms": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel()),
         "mean": lambda x: x.mean(dtype=torch.float64),

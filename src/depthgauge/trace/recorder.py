@@ -290,9 +290,9 @@ class Recorder(TorchFunctionMode):
         self._know(out, value)
         if self._keep:
             self._hold(value.index, out)
-        if args and args[0] is out and kind not in _UNWRITTEN:
-            if kind != "drop" or _in_place(function, args, kwargs):
-                self._wrote(out, value)
+        kept = kind == "drop" and not _in_place(function, args, kwargs)
+        if args and args[0] is out and kind not in _UNWRITTEN and not kept:
+            self._wrote(out, value)
         if self._watcher is not None and value.floating and kind in _SHOWN:
             self._show(value, function, args, kwargs, out, seen)
         return out
