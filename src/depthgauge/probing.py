@@ -13,6 +13,7 @@ from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.directions import DIRECTIONS, directions
 from depthgauge.instruments.jacobians import APJN, SPECTRUM, apjn, spectra
+from depthgauge.instruments.stiffness import STIFFNESS, stiffness
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.instruments.updates import UPDATES, updates
 from depthgauge.profile import Profile
@@ -29,8 +30,11 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "directions": (directions, DIRECTIONS),
     "spectrum": (spectra, SPECTRUM),
     "updates": (updates, UPDATES),
+    "stiffness": (stiffness, STIFFNESS),
 }
 assert tuple(INSTRUMENTS) == HEAVY
+#: Of the whole network: taken once, however many streams there are.
+WHOLE: Final = ("stiffness",)
 
 
 def heavy(quantities: Iterable[str]) -> list[str]:
@@ -77,7 +81,7 @@ def _one(name: str, group: Group, effort: Effort) -> Found:
     if isinstance(group, str):
         whole.missing = dict.fromkeys(may_find, group)
         return whole
-    for subject in group:
+    for subject in group[-1:] if name in WHOLE else group:
         found = _taken(instrument, may_find, subject, effort)
         for quantity, (rows, values) in found.columns.items():
             for row, value in zip(rows, values, strict=True):

@@ -26,6 +26,7 @@ from torch.autograd.function import BackwardCFunction
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.subject import Run
 from depthgauge.trace.batches import mapped
+from depthgauge.trace.running import gradients
 
 __all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "trainable"]
 
@@ -98,31 +99,34 @@ def hessian(run: Run, model: nn.Module, batch: Any) -> Iterator[Hessian]:
         if not total.requires_grad:
             raise NetworkError("the loss does not depend on a trainable parameter")
         found, why = _double(total, parameters)
-        custom = _written_by_hand(total) if found is not None else []
+        custom = [] if found is None else _written_by_hand(total)
         if found is not None and not custom:
             yield found
             return
-        if found is not None and not (why := _disagrees(found, run, model, batch, custom)):
-            yield found
-            return
-        # Leaves the first graph before another is built.
-        del found, total
-    yield _difference(run, model, batch, why)
+        along = None if found is None else _along(found)
+        del chain, total, found  # one graph at a time
+    if along is None or (why := _apart(along, run, model, batch, custom)):
+        yield _difference(run, model, batch, why)
+        return
+    with run(model, batch) as chain:
+        found, _ = _double(chain.total(), trainable(model))
+        assert found is not None
+        yield found
 
 
 def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | None, str]:
     """The Hessian on the graph of ``total``, or why it is not there."""
     try:
         options = {"allow_unused": True, "materialize_grads": True}
-        gradients = torch.autograd.grad(total, parameters, create_graph=True, **options)
-        live = [i for i, g in enumerate(gradients) if g.requires_grad]
+        first = torch.autograd.grad(total, parameters, create_graph=True, **options)
+        live = [i for i, g in enumerate(first) if g.requires_grad]
 
         def times(v: Tensor) -> Tensor:
             if not live:
                 return torch.zeros_like(v)
             along = _parts(v, parameters)
             products = torch.autograd.grad(
-                [gradients[i] for i in live],
+                [first[i] for i in live],
                 parameters,
                 [along[i] for i in live],
                 retain_graph=True,
@@ -130,11 +134,11 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
             )
             return flat(products).to(v)
 
-        gradient = flat(gradients)
+        gradient = flat(first)
         times(gradient)
     except RuntimeError as error:
         return None, str(error).strip().partition("\n")[0]
-    return Hessian(float(total), gradient, times, DOUBLE, dtype=gradient.dtype), ""
+    return Hessian(float(total.detach()), gradient, times, DOUBLE, dtype=gradient.dtype), ""
 
 
 def _written_by_hand(total: Tensor) -> list[str]:
@@ -152,25 +156,29 @@ def _written_by_hand(total: Tensor) -> list[str]:
     return sorted(names)
 
 
-def _disagrees(
-    found: Hessian, run: Run, model: nn.Module, batch: Any, custom: Sequence[str]
+def _along(found: Hessian) -> tuple[Tensor, Tensor]:
+    """The direction of the gradient (any other where it is 0), and its product."""
+    g = found.gradient
+    length = torch.linalg.vector_norm(g)
+    unit = g / length if bool(length > 0) else torch.ones_like(g) / g.numel() ** 0.5
+    return unit, found.times(unit)
+
+
+def _apart(
+    along: tuple[Tensor, Tensor], run: Run, model: nn.Module, batch: Any, custom: Sequence[str]
 ) -> str:
-    """``""``, or by how much double backward differs from finite differences along the gradient."""
-    length = torch.linalg.vector_norm(found.gradient)
-    if not (bool(length > 0) and bool(length.isfinite())):
-        return ""
-    unit = found.gradient / length
+    """``""``, or by how much double backward differs from a finite difference in one direction."""
+    unit, mine = along
     try:
         other = _difference(run, model, batch, "").times(unit.double())
     except (ModelError, NetworkError, RuntimeError):  # then there is nothing to compare with
         return ""
-    mine = found.times(unit).to(other)
-    apart = float(torch.linalg.vector_norm(mine - other) / torch.linalg.vector_norm(other))
-    if not apart > _APART:
+    apart = torch.linalg.vector_norm(mine.to(other) - other) / torch.linalg.vector_norm(other)
+    if not bool(apart > _APART):
         return ""
     return (
         f"the second derivative of {', '.join(custom)}, written by hand, is wrong or missing: along "
-        f"the gradient its product differs from a finite difference by {apart:.2g} of it"
+        f"the gradient its product differs from a finite difference by {float(apart):.2g} of it"
     )
 
 
@@ -198,10 +206,10 @@ def _differences(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:
             p.data.copy_(here[i] if offset is None else here[i] + offset[i])
         with run(model, batch) as chain:
             total = chain.total()
-            found = torch.autograd.grad(
-                total, parameters, allow_unused=True, materialize_grads=True
-            )
-            return float(total), flat(found)
+            found = gradients(total, list(parameters))
+            pairs = zip(parameters, found, strict=True)
+            each = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+            return float(total.detach()), flat(each)
 
     def times(v: Tensor) -> Tensor:
         length = float(torch.linalg.vector_norm(v))

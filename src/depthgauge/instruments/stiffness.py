@@ -19,15 +19,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from depthgauge.errors import DepthgaugeError, NetworkError, SpecificationError
+from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.instruments.hessian import (
     DIFFERENCE,
     Hessian,
@@ -38,9 +38,13 @@ from depthgauge.instruments.hessian import (
     trainable,
 )
 from depthgauge.instruments.lanczos import Ends, lanczos
-from depthgauge.instruments.stability import FORMULAS, Rule
+from depthgauge.instruments.stability import FORMULAS, Rule, rule_of
 from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
+from depthgauge.trace.inventory import inventory
+from depthgauge.trace.readings import Readings
+from depthgauge.trace.running import chain, gradients, run, unwrapped
 
 __all__ = ["STIFFNESS", "curvature", "stiffness"]
 
@@ -53,79 +57,169 @@ STEPS: Final = 3
 #: Numbers that the vectors of Lanczos may hold together.
 _BASIS: Final = 2**29
 
+#: How a product was taken: said once where it was the same at each look.
+_HOW: Final = ("product", "product_reason", "finite_difference_step", "dtype")
+_GIVEN: Final = "the loss given"
+_NOT_GIVEN: Final = (
+    "the loss among the outputs if there is one, else the output along a random cotangent, whose "
+    "curvature is that of no training loss; settings.cotangent says which"
+)
 _CONVENTIONS: Final = {
     "adaptive": (
-        "P = sqrt(v_hat) + eps of the next step (at step 0 of one gradient, |g| + eps), held fixed; "
-        "parameters whose gradients were all exactly 0 are left out"
+        "P = sqrt(v_hat) + eps of the next step, held fixed; at step 0 of one gradient, |g| + eps, "
+        "which the next steps change, so the ratio after the steps counts; parameters whose gradients "
+        "were all exactly 0 are left out"
     ),
     "coupled": "weight decay is a part of the gradient and adds to every eigenvalue",
     "decoupled": "weight decay is no part of the loss and lowers the limit by lr weight_decay / 2",
 }
 
 
+@dataclass(frozen=True)
+class _Task:
+    """Which network under which optimiser; ``products`` of Lanczos, at most."""
+
+    subject: Subject
+    effort: Effort
+    rule: Rule
+    products: int
+
+
 def stiffness(
     subject: Subject, effort: Effort, rule: Rule | None = None, steps: int = STEPS
 ) -> Found:
-    """``stiffness`` at the last state, of the whole network, the larger of step 0 and after the
-    steps; the rest is ``Found.notes["stiffness"]``. ``rule``: the optimiser, SGD at 0.1 by default;
-    ``steps``: real ones before the second look, 0 for none."""
+    """``stiffness`` at the last state, of the whole network: the larger of step 0 and after the
+    steps, for Adam that after the steps; the rest is ``Found.notes["stiffness"]``. ``rule``: the optimiser, that of
+    ``Effort.step`` by default; ``steps``: real ones before the second look, 0 for none."""
     found = Found()
-    parameters = trainable(subject.model)
-    if not parameters:
-        held = sum(1 for _ in subject.model.parameters())
-        why = f"all {held} parameters are frozen" if held else "the model has no parameters"
+    why = _no_parameters(subject.model)
+    if not why and rule is None:
+        try:
+            rule = _rule(effort)
+        except SpecificationError as error:  # other instruments can step it
+            why = str(error)
+    if why or rule is None:
         found.missing = dict.fromkeys(STIFFNESS, why)
         return found
-    note = _looked(subject, effort, rule or Rule(), steps)
+    note = _looked(_Task(subject, effort, rule, PRODUCTS * effort.iterations), steps)
     found.notes["stiffness"] = note
-    ratio = note["ratio"]
-    if math.isfinite(ratio):
-        found.put("stiffness", subject.rows[-1] if len(subject.rows) else -1, ratio)
+    if math.isfinite(note["ratio"]):
+        found.put("stiffness", subject.rows[-1] if len(subject.rows) else -1, max(note["ratio"], 0.0))
     else:
         found.missing["stiffness"] = note["ratio_reason"]
     return found
 
 
-def _looked(subject: Subject, effort: Effort, rule: Rule, steps: int) -> dict[str, Any]:
+def curvature(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None = None,
+    *,
+    lr: float,
+    optimizer: str = "sgd",
+    momentum: float = 0.9,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    steps: int = STEPS,
+    iterations: int = 30,
+    budget: float | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Learning rate x curvature of any module against the stability limit of its optimiser.
+
+    ``optimizer``: a name of ``FORMULAS``, which uses those of the numbers that it has; ``steps``:
+    real ones before the second look; ``iterations``: products of Lanczos at each look, at most;
+    ``budget``: seconds. Gives what ``Found.notes["stiffness"]`` holds; a number that is not there is
+    NaN, with its reason. The model is left as it was. Raises SpecificationError, and NetworkError for
+    a model without trainable parameters.
+    """
+    rule = Rule(optimizer, lr, momentum, betas, eps, weight_decay)
+    for name, value, least in (("steps", steps, 0), ("iterations", iterations, 1)):
+        if (number := whole_number(value)) is None or number < least:
+            raise SpecificationError(
+                f"{name} is {value!r}, expected a whole number of at least {least}"
+            )
+    effort = Effort(budget=budget, seed=seed)
+    model, _ = unwrapped(model)
+    if why := _no_parameters(model):
+        raise NetworkError(why)
+    passed = run(model, batch, loss, Readings((), (), (), False), seed)
+    if passed.no_backward:
+        raise NetworkError(passed.no_backward)
+
+    def again(other: nn.Module | None = None, data: Any = None) -> AbstractContextManager[Chain]:
+        before = passed if other is None else replace(passed, held=inventory(other))
+        ran, given = model if other is None else other, batch if data is None else data
+        return chain(ran, given, loss, [], before, seed)
+
+    subject = Subject(model, batch, loss, [], lambda model=None, batch=None: again(model, batch))
+    note = _looked(_Task(subject, effort, rule, iterations), steps)
+    what = passed.cotangent
+    given = what.startswith("the gradient of ")
+    of = what.removeprefix("the gradient of ") if given else f"the output along a cotangent: {what}"
+    return {**note, "of": of}
+
+
+def _no_parameters(model: nn.Module) -> str:
+    """``""``, or why there is nothing that could be curved."""
+    if trainable(model):
+        return ""
+    held = sum(1 for _ in model.parameters())
+    return f"all {held} parameters are frozen" if held else "the model has no parameters"
+
+
+def _rule(effort: Effort) -> Rule:
+    """The rule of the step that is taken."""
+    given = effort.step.optimizer
+    if isinstance(given, Optimizer):
+        return rule_of(given)
+    return rule_of(effort.step.made([nn.Parameter(torch.zeros(1))]))
+
+
+def _looked(task: _Task, steps: int) -> dict[str, Any]:
     """What is said of the whole network: at step 0, after the steps, and of both."""
+    subject, rule = task.subject, task.rule
     model, batch, said = subject.model, subject.batch, ""
     narrow = [t for t in (*model.parameters(), *model.buffers()) if _half(t)]
     if narrow:
         kind = str(narrow[0].dtype).removeprefix("torch.")
-        said = f"a copy in float32, of the same weights: second differences of {kind} say nothing"
+        said = f"a copy in float32 with the same weights: differences of {kind} say nothing"
         model, batch = converted(model, batch, torch.float32)
-    after = f"after {steps}"
-    points = {"step 0": _point(subject, effort, rule, model, batch, None, 0.5 if steps else 1.0)}
+    points = {"step 0": _point(task, model, batch, None, 0.5 if steps else 1.0)}
     if steps:
-        points[after] = _later(subject, effort, rule, model, batch, steps)
-    measured = [p for p in points.values() if math.isfinite(p["ratio"])]
-    worst = max(measured, key=lambda p: p["ratio"], default=None)
+        points[f"after {steps}"] = _later(task, model, batch, steps)
     note: dict[str, Any] = {
         "optimizer": _numbers(rule),
         "learning_rate": rule.lr,
         "limit": rule.limit,
         "limit_formula": FORMULAS[rule.name],
-        "ratio": worst["ratio"] if worst else math.nan,
-        "margin_decades": worst["margin_decades"] if worst else math.nan,
+        **_worst(points, rule.adaptive),
         **points,
-        "converged": all(p.get("converged", False) for p in points.values()),
+        "converged": all(p["converged"] for p in points.values()),
         "parameters": sum(p.numel() for p in trainable(model)),
-        "of": "the loss given"
-        if subject.loss is not None
-        else "the loss among the outputs if there is one, else the output along a random cotangent, "
-        "whose curvature is that of no training loss; settings.cotangent says which",
+        "of": _GIVEN if subject.loss is not None else _NOT_GIVEN,
         "conventions": _conventions(rule),
     }
-    if worst is None:
-        reasons = [p["ratio_reason"] for p in points.values() if p.get("ratio_reason")]
-        note["ratio_reason"] = note["margin_decades_reason"] = reasons[0]
-    for key in ("product", "reason", "step", "dtype"):
-        each = {str(p[key]): p[key] for p in points.values() if key in p}
-        if each:
-            note["finite_difference_step" if key == "step" else key] = next(iter(each.values()))
-    if said:
-        note["precision"] = said
-    return note
+    for name in _HOW:
+        each = {p[name] for p in points.values() if name in p}
+        if len(each) == 1:
+            note[name] = each.pop()
+            for p in points.values():
+                p.pop(name, None)
+    return note | ({"precision": said} if said else {})
+
+
+def _worst(points: dict[str, dict[str, Any]], adaptive: bool) -> dict[str, Any]:
+    """The larger ratio, where it was and its margin, or why there is none. Of adaptive optimisers the
+    last: one gradient alone makes a P that the next will not."""
+    measured = {name: p for name, p in points.items() if math.isfinite(p["ratio"])}
+    if not measured:
+        why = next(p["ratio_reason"] for p in points.values())
+        return {"ratio": math.nan, "ratio_reason": why}
+    at = list(measured)[-1] if adaptive else max(measured, key=lambda name: measured[name]["ratio"])
+    said = {k: v for k, v in measured[at].items() if k.startswith(("ratio", "margin"))}
+    return {**said, "ratio_at": at}
 
 
 def _half(x: Tensor) -> bool:
@@ -146,81 +240,90 @@ def _conventions(rule: Rule) -> list[str]:
     return [_CONVENTIONS[kind] for kind in kinds]
 
 
-def _later(
-    subject: Subject, effort: Effort, rule: Rule, model: nn.Module, batch: Any, steps: int
-) -> dict[str, Any]:
+def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, Any]:
     """The same after ``steps`` of the optimiser, on a copy."""
     try:
         copied = duplicate(model)
     except NetworkError as error:
         return _nothing(str(error))
-    optimizer = rule.made(trainable(copied))
-    losses = []
+    parameters = trainable(copied)
+    optimizer = task.rule.made(parameters)
+    losses: list[float] = []
     for step in range(steps):
-        if effort.spent:
-            return _nothing(f"the budget of {effort.budget:g} seconds was spent after {step} steps")
-        with subject.chain(copied, batch) as chain:
-            total, parameters = chain.total(), trainable(copied)
-            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-        losses.append(float(total))
-        del total, chain
+        if task.effort.spent:
+            return _nothing(_spent(task.effort, f"after {step} steps"))
+        with task.subject.chain(copied, batch) as states:
+            total = states.total()
+            each = gradients(total, list(parameters))
+        losses.append(float(total.detach()))
         if not math.isfinite(losses[-1]):
-            return _nothing(f"the loss is {losses[-1]} after {step} steps", losses)
-        for p, g in zip(parameters, gradients, strict=True):
+            return _nothing(f"the loss is {losses[-1]} after {step} steps") | {"losses": losses}
+        for p, g in zip(parameters, each, strict=True):
             p.grad = g
         optimizer.step()
         optimizer.zero_grad()
-    return {"losses": losses, **_point(subject, effort, rule, copied, batch, optimizer, 1.0)}
+        del total, each, states
+    return {"losses": losses, **_point(task, copied, batch, optimizer, 1.0)}
 
 
-def _nothing(why: str, losses: list[float] | None = None) -> dict[str, Any]:
-    given = {"losses": losses} if losses else {}
-    return {"ratio": math.nan, "ratio_reason": why, **given, "converged": False}
+def _nothing(why: str) -> dict[str, Any]:
+    return {"ratio": math.nan, "ratio_reason": why, "converged": False}
+
+
+def _spent(effort: Effort, when: str) -> str:
+    return f"the budget of {effort.budget:g} seconds was spent {when}"
 
 
 def _point(
-    subject: Subject,
-    effort: Effort,
-    rule: Rule,
-    model: nn.Module,
-    batch: Any,
-    optimizer: Optimizer | None,
-    share: float,
+    task: _Task, model: nn.Module, batch: Any, optimizer: Optimizer | None, share: float
 ) -> dict[str, Any]:
     """What the curvature is at one point; ``share``: of the time that is left."""
-    if effort.spent:
-        return _nothing(f"the budget of {effort.budget:g} seconds was spent before it")
-    until = _deadline(effort, share)
-    with hessian(subject.chain, model, batch) as h:
-        if not (math.isfinite(h.loss) and bool(h.gradient.isfinite().all())):
-            what = f"the loss is {h.loss}" if not math.isfinite(h.loss) else "the gradient has inf or NaN"
-            return {"loss": h.loss, **_nothing(what)}
-        length = torch.linalg.vector_norm(h.gradient, dtype=torch.float64)
-        out: dict[str, Any] = {"loss": h.loss, "gradient_norm": float(length)}
-        if float(length) > 0:
-            unit = h.gradient / length.to(h.gradient)
-            out["along_gradient"] = float(torch.dot(unit.double(), h.times(unit).double()))
-        else:
-            out |= {"along_gradient": math.nan, "along_gradient_reason": "the gradient is 0"}
-        ends = _ends(h, effort, lambda v: h.times(v), until)
-        out |= _said(ends)
-        curved, top = ends, ends.largest + rule.coupled
-        if rule.adaptive:
-            half = _half_inverse(rule, model, h, optimizer)
-            curved = _ends(
-                h, effort, lambda v: half * (h.times(half * v) + rule.coupled * half * v), until
-            )
-            out["preconditioned"] = _said(curved) | {"left_out": int((half == 0).sum())}
-            top = curved.largest
-        out["ratio"] = rule.lr * top / rule.limit
-        out["margin_decades"] = -math.log10(out["ratio"]) if out["ratio"] > 0 else math.inf
-        out["converged"] = ends.converged and curved.converged
-        if not math.isfinite(out["ratio"]):
-            out["ratio_reason"] = "a product of the Hessian has inf or NaN"
-        out |= {"product": h.product, "dtype": str(h.dtype).removeprefix("torch.")}
-        if h.product == DIFFERENCE:
-            out |= {"reason": h.reason, "step": h.step}
-        return out
+    if task.effort.spent:
+        return _nothing(_spent(task.effort, "before it"))
+    until = _deadline(task.effort, share)
+    with hessian(task.subject.chain, model, batch) as h:
+        if not math.isfinite(h.loss):
+            return {"loss": h.loss, **_nothing(f"the loss is {h.loss}")}
+        if not bool(h.gradient.isfinite().all()):
+            return {"loss": h.loss, **_nothing("the gradient has inf or NaN in it")}
+        return _curved(task, model, h, optimizer, until)
+
+
+def _curved(
+    task: _Task,
+    model: nn.Module,
+    h: Hessian,
+    optimizer: Optimizer | None,
+    until: Callable[[], bool],
+) -> dict[str, Any]:
+    rule, decay = task.rule, task.rule.coupled
+    length = float(torch.linalg.vector_norm(h.gradient, dtype=torch.float64))
+    out: dict[str, Any] = {"loss": h.loss, "gradient_norm": length}
+    if length > 0:
+        unit = h.gradient / length
+        out["along_gradient"] = float(torch.dot(unit.double(), h.times(unit).double()))
+    else:
+        out |= {"along_gradient": math.nan, "along_gradient_reason": "the gradient is 0"}
+    ends = _ends(task, h, h.times, until)
+    out |= _said(ends)
+    curved, top = ends, ends.largest + decay
+    if rule.adaptive:
+        half = _half_inverse(rule, model, h, optimizer)
+        curved = _ends(task, h, lambda v: half * (h.times(half * v) + decay * half * v), until)
+        out["preconditioned"] = _said(curved) | {"left_out": int((half == 0).sum())}
+        top = curved.largest
+    ratio = rule.lr * top / rule.limit
+    out |= {"ratio": ratio, "converged": ends.converged and curved.converged}
+    if math.isnan(ratio):
+        out["ratio_reason"] = "a product of the Hessian has inf or NaN in it"
+    elif ratio > 0:
+        out["margin_decades"] = -math.log10(ratio)
+    else:
+        out |= {"margin_decades": math.inf, "margin_decades_reason": "no direction curves upwards"}
+    out |= {"product": h.product, "dtype": str(h.dtype).removeprefix("torch.")}
+    if h.product == DIFFERENCE:
+        out |= {"product_reason": h.reason, "finite_difference_step": h.step}
+    return out
 
 
 def _deadline(effort: Effort, share: float) -> Callable[[], bool]:
@@ -233,13 +336,13 @@ def _deadline(effort: Effort, share: float) -> Callable[[], bool]:
 
 
 def _ends(
-    h: Hessian, effort: Effort, product: Callable[[Tensor], Tensor], spent: Callable[[], bool]
+    task: _Task, h: Hessian, product: Callable[[Tensor], Tensor], spent: Callable[[], bool]
 ) -> Ends:
     """Lanczos from a random vector of this seed."""
     size = h.gradient.numel()
-    generator = torch.Generator("cpu").manual_seed(effort.seed)
+    generator = torch.Generator("cpu").manual_seed(task.effort.seed)
     start = torch.randn(size, generator=generator, dtype=torch.float32).to(h.gradient)
-    products = max(2, min(PRODUCTS * effort.iterations, _BASIS // size))
+    products = max(2, min(task.products, _BASIS // size))
     return lanczos(product, start, products, spent=spent)
 
 
@@ -262,5 +365,5 @@ def _half_inverse(
     """``P^-1/2`` of every parameter, ``(N,)``."""
     parameters = trainable(model)
     pieces = h.gradient.split([p.numel() for p in parameters])
-    gradients = [g.reshape(p.shape).to(p) for g, p in zip(pieces, parameters, strict=True)]
-    return flat(rule.preconditioner(parameters, gradients, optimizer)).to(h.gradient)
+    each = [g.reshape(p.shape).to(p) for g, p in zip(pieces, parameters, strict=True)]
+    return flat(rule.preconditioner(parameters, each, optimizer)).to(h.gradient)
