@@ -14,6 +14,7 @@ truncation error grows like e^2 and the rounding error like u/e.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
 
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.subject import Run
@@ -32,8 +34,9 @@ __all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "trainable"]
 
 DOUBLE: Final = "double backward"
 DIFFERENCE: Final = "finite difference"
-#: How far the two products may be apart along the gradient; a kink between the two points is less.
-_APART: Final = 1e-2
+#: How far the two products may be apart along the gradient: kinks of ReLU between two points count in
+#: a finite difference alone.
+_APART: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,16 @@ def hessian(run: Run, model: nn.Module, batch: Any) -> Iterator[Hessian]:
             return
         along = None if found is None else _along(found)
         del chain, total, found  # one graph at a time
-    if along is None or (why := _apart(along, run, model, batch, custom)):
+    unchecked = ""
+    if along is not None:
+        why, unchecked = _compared(along, run, model, batch, custom)
+    if why:
         yield _difference(run, model, batch, why)
         return
     with run(model, batch) as chain:
         found, _ = _double(chain.total(), trainable(model))
         assert found is not None
-        yield found
+        yield dataclasses.replace(found, reason=unchecked)
 
 
 def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | None, str]:
@@ -119,6 +125,8 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
     try:
         options = {"allow_unused": True, "materialize_grads": True}
         first = torch.autograd.grad(total, parameters, create_graph=True, **options)
+        if any(n.name() == "torch::autograd::Error" for n in _nodes(first)):  # which no pass reaches
+            return None, "a function in it is marked as once differentiable"
         live = [i for i, g in enumerate(first) if g.requires_grad]
 
         def times(v: Tensor) -> Tensor:
@@ -144,16 +152,20 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
 def _written_by_hand(total: Tensor) -> list[str]:
     """Names of the ``autograd.Function``s in a graph, whose double backward may be missing without a
     word: what its backward does to numbers that were not saved as tensors leaves no trace."""
-    seen, todo, names = set(), [total.grad_fn], set()
+    by_hand = {type(n).__name__ for n in _nodes([total]) if isinstance(n, BackwardCFunction)}
+    return sorted(name.removesuffix("Backward") for name in by_hand)
+
+
+def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
+    """Every node of the graph that made these tensors."""
+    seen: set[Node] = set()
+    todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
     while todo:
         node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, BackwardCFunction):
-            names.add(type(node).__name__.removesuffix("Backward"))
-        todo += [n for n, _ in node.next_functions]
-    return sorted(names)
+        if node not in seen:
+            seen.add(node)
+            yield node
+            todo += [n for n, _ in node.next_functions if n is not None]
 
 
 def _along(found: Hessian) -> tuple[Tensor, Tensor]:
@@ -164,22 +176,25 @@ def _along(found: Hessian) -> tuple[Tensor, Tensor]:
     return unit, found.times(unit)
 
 
-def _apart(
+def _compared(
     along: tuple[Tensor, Tensor], run: Run, model: nn.Module, batch: Any, custom: Sequence[str]
-) -> str:
-    """``""``, or by how much double backward differs from a finite difference in one direction."""
+) -> tuple[str, str]:
+    """Why double backward is not to be believed, by a finite difference in one direction, or ``""``;
+    and why that could not be seen, or ``""``."""
     unit, mine = along
+    names = f"{', '.join(custom)}, written by hand,"
     try:
         other = _difference(run, model, batch, "").times(unit.double())
-    except (ModelError, NetworkError, RuntimeError):  # then there is nothing to compare with
-        return ""
+    except (ModelError, NetworkError, RuntimeError) as error:
+        line = str(error).strip().partition("\n")[0]
+        return "", f"the second derivative of {names} was not checked: {line}"
     apart = torch.linalg.vector_norm(mine.to(other) - other) / torch.linalg.vector_norm(other)
     if not bool(apart > _APART):
-        return ""
+        return "", ""
     return (
-        f"the second derivative of {', '.join(custom)}, written by hand, is wrong or missing: along "
-        f"the gradient its product differs from a finite difference by {float(apart):.2g} of it"
-    )
+        f"the second derivative of {names} is wrong or missing: along the gradient its product "
+        f"differs from a finite difference by {float(apart):.2g} of it"
+    ), ""
 
 
 def _difference(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:

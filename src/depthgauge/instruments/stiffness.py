@@ -29,7 +29,6 @@ from torch.optim import Optimizer
 
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.instruments.hessian import (
-    DIFFERENCE,
     Hessian,
     converted,
     duplicate,
@@ -321,8 +320,10 @@ def _curved(
     else:
         out |= {"margin_decades": math.inf, "margin_decades_reason": "no direction curves upwards"}
     out |= {"product": h.product, "dtype": str(h.dtype).removeprefix("torch.")}
-    if h.product == DIFFERENCE:
-        out |= {"product_reason": h.reason, "finite_difference_step": h.step}
+    if h.reason:
+        out["product_reason"] = h.reason
+    if h.step is not None:
+        out["finite_difference_step"] = h.step
     return out
 
 
