@@ -102,7 +102,7 @@ def stiffness(
         return found
     note = _looked(_Task(subject, effort, rule, PRODUCTS * effort.iterations), steps)
     found.notes["stiffness"] = note
-    if math.isfinite(note["ratio"]):
+    if not math.isnan(note["ratio"]):
         found.put("stiffness", subject.rows[-1] if len(subject.rows) else -1, max(note["ratio"], 0.0))
     else:
         found.missing["stiffness"] = note["ratio_reason"]
@@ -212,7 +212,7 @@ def _looked(task: _Task, steps: int) -> dict[str, Any]:
 def _worst(points: dict[str, dict[str, Any]], adaptive: bool) -> dict[str, Any]:
     """The larger ratio, where it was and its margin, or why there is none. Of adaptive optimisers the
     last: one gradient alone makes a P that the next will not."""
-    measured = {name: p for name, p in points.items() if math.isfinite(p["ratio"])}
+    measured = {name: p for name, p in points.items() if not math.isnan(p["ratio"])}
     if not measured:
         why = next(p["ratio_reason"] for p in points.values())
         return {"ratio": math.nan, "ratio_reason": why}
@@ -240,7 +240,8 @@ def _conventions(rule: Rule) -> list[str]:
 
 
 def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, Any]:
-    """The same after ``steps`` of the optimiser, on a copy."""
+    """The same after ``steps`` of the optimiser, on a copy; the ratio is infinite where they lead to
+    a loss that is not finite."""
     try:
         copied = duplicate(model)
     except NetworkError as error:
@@ -256,13 +257,19 @@ def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, A
             each = gradients(total, list(parameters))
         losses.append(float(total.detach()))
         if not math.isfinite(losses[-1]):
-            return _nothing(f"the loss is {losses[-1]} after {step} steps") | {"losses": losses}
+            why = f"the loss is {losses[-1]}"
+            if step:  # it came of the steps
+                return _nothing(f"{why} after step {step}") | {"ratio": math.inf, "losses": losses}
+            return _nothing(why)
         for p, g in zip(parameters, each, strict=True):
             p.grad = g
         optimizer.step()
         optimizer.zero_grad()
         del total, each, states
-    return {"losses": losses, **_point(task, copied, batch, optimizer, 1.0)}
+    found = _point(task, copied, batch, optimizer, 1.0)
+    if not math.isfinite(found.get("loss", 0.0)):
+        found |= {"ratio": math.inf, "ratio_reason": f"{found['ratio_reason']} after step {steps}"}
+    return {"losses": losses, **found}
 
 
 def _nothing(why: str) -> dict[str, Any]:
