@@ -173,7 +173,10 @@ def dense_of_cube(model: nn.Module, batch: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("function", "reason"),
-    [(Once, "marked as once differentiable"), (Silent, "second derivative of Silent, written by hand")],
+    [
+        (Once, "marked as once differentiable"),
+        (Silent, "second derivative of Silent, written by hand"),
+    ],
 )
 def test_without_a_double_backward_gradients_are_subtracted(
     function: type[Hand], reason: str
@@ -192,9 +195,7 @@ def test_a_silent_function_alone_would_be_wrong() -> None:
     model, batch = by_hand(Silent)
     rows = []
     for v in torch.eye(sum(p.numel() for p in model.parameters())).double():
-        first = torch.autograd.grad(
-            targets(model(batch)), trainable(model), create_graph=True
-        )
+        first = torch.autograd.grad(targets(model(batch)), trainable(model), create_graph=True)
         along = torch.cat([g.flatten() for g in first]) @ v
         rows.append(flat(torch.autograd.grad(along, trainable(model), materialize_grads=True)))
     wanted = dense_of_cube(model, batch)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import depthgauge as dg
 from depthgauge.errors import NetworkError, SpecificationError

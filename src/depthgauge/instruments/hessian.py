@@ -1,14 +1,14 @@
 """Products of the loss's Hessian with vectors over all trainable parameters.
 
-Index legend: ``N`` numbers in all trainable parameters, in the model's order; ``v`` a vector ``(N,)``.
+Index legend: ``N`` numbers in all trainable parameters, in the model's order; ``v``: ``(N,)``.
 
-    double backward      H v = d<g, v>/dw, on the graph of one pass (Pearlmutter, Neural Comput. 6, 1994)
+    double backward      H v = d<g, v>/dw, on the graph of one pass (Pearlmutter 1994)
     finite difference    H v ~ (g(w + e v) - g(w - e v)) / 2e, |v| = 1, on a copy in float64
 
 The second is for networks in which an operation's backward has no derivative (a fused kernel, a
-function once differentiable), or one that is wrong: where a hand-written function stands in the graph,
-the two are compared once along the gradient. ``e = u^(1/3) max(1, |w|)`` with u the unit roundoff: the
-truncation error grows like e^2 and the rounding error like u/e.
+function once differentiable), or one that is wrong: where a hand-written function stands in the
+graph, the two are compared once along the gradient. ``e = u^(1/3) max(1, |w|)`` with u the unit
+roundoff: the truncation error grows like e^2 and the rounding error like u/e.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "trainable"]
 
 DOUBLE: Final = "double backward"
 DIFFERENCE: Final = "finite difference"
-#: How far the two products may be apart along the gradient: kinks of ReLU between two points count in
-#: a finite difference alone.
+#: How far the two products may be apart along the gradient: kinks of ReLU between two points count
+#: in a finite difference alone.
 _APART: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Hessian:
     """The loss and its gradient ``(N,)`` at one point, and ``v -> H v``. ``product`` says how it is
-    taken and ``reason`` why not by double backward, ``step`` how far apart the two gradients are."""
+    taken, ``reason`` why not by double backward, ``step`` how far off the two gradients are."""
 
     loss: float
     gradient: Tensor
@@ -65,7 +65,7 @@ def flat(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _parts(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    pieces = v.split([p.numel() for p in like])
+    pieces = torch.split(v, [p.numel() for p in like])
     return [x.reshape(p.shape).to(p) for x, p in zip(pieces, like, strict=True)]
 
 
@@ -123,9 +123,12 @@ def hessian(run: Run, model: nn.Module, batch: Any) -> Iterator[Hessian]:
 def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | None, str]:
     """The Hessian on the graph of ``total``, or why it is not there."""
     try:
-        options = {"allow_unused": True, "materialize_grads": True}
-        first = torch.autograd.grad(total, parameters, create_graph=True, **options)
-        if any(n.name() == "torch::autograd::Error" for n in _nodes(first)):  # which no pass reaches
+        first = torch.autograd.grad(
+            total, parameters, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        if any(
+            n.name() == "torch::autograd::Error" for n in _nodes(first)
+        ):  # which no pass reaches
             return None, "a function in it is marked as once differentiable"
         live = [i for i, g in enumerate(first) if g.requires_grad]
 
@@ -138,7 +141,8 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
                 parameters,
                 [along[i] for i in live],
                 retain_graph=True,
-                **options,
+                allow_unused=True,
+                materialize_grads=True,
             )
             return flat(products).to(v)
 
@@ -150,8 +154,8 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
 
 
 def _written_by_hand(total: Tensor) -> list[str]:
-    """Names of the ``autograd.Function``s in a graph, whose double backward may be missing without a
-    word: what its backward does to numbers that were not saved as tensors leaves no trace."""
+    """Names of the ``autograd.Function``s in a graph, whose double backward may be missing without
+    a word: what a backward does to numbers that were not saved as tensors leaves no trace."""
     by_hand = {type(n).__name__ for n in _nodes([total]) if isinstance(n, BackwardCFunction)}
     return sorted(name.removesuffix("Backward") for name in by_hand)
 
@@ -179,8 +183,8 @@ def _along(found: Hessian) -> tuple[Tensor, Tensor]:
 def _compared(
     along: tuple[Tensor, Tensor], run: Run, model: nn.Module, batch: Any, custom: Sequence[str]
 ) -> tuple[str, str]:
-    """Why double backward is not to be believed, by a finite difference in one direction, or ``""``;
-    and why that could not be seen, or ``""``."""
+    """Why double backward is not to be believed, by a finite difference in one direction, or
+    ``""``; and why that could not be seen, or ``""``."""
     unit, mine = along
     names = f"{', '.join(custom)}, written by hand,"
     try:
@@ -232,7 +236,8 @@ def _differences(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:
             return torch.zeros_like(v)
         offset = _parts(v * (step / length), parameters)
         ahead, behind = gradient(offset)[1], gradient([-x for x in offset])[1]
-        return (ahead - behind).to(v) * (length / (2 * step))
+        product: Tensor = (ahead - behind).to(v) * (length / (2 * step))
+        return product
 
     loss, at = gradient(None)
     return Hessian(loss, at, times, DIFFERENCE, why, step, at.dtype)

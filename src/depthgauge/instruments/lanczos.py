@@ -1,12 +1,12 @@
 """The ends of the spectrum of a symmetric matrix that is known by its products alone.
 
-Lanczos with full reorthogonalisation (Paige 1972; Golub and Van Loan, *Matrix Computations*, section
-10.3): after k products ``A Q_k = Q_k T_k + beta_k q_(k+1) e_k^T``, T_k tridiagonal. For each eigenpair
-``T_k s = theta s`` some eigenvalue of A lies within ``|beta_k s_k|`` of theta, ``s_k`` the last entry
-of s. Near an end that stands apart the error is about its square over the gap.
+Lanczos with full reorthogonalisation (Golub and Van Loan, *Matrix Computations*, section 10.3):
+after k products ``A Q_k = Q_k T_k + beta_k q_(k+1) e_k^T``, T_k tridiagonal. For each eigenpair
+``T_k s = theta s`` some eigenvalue of A lies within ``|beta_k s_k|`` of theta, ``s_k`` the last
+entry of s. Near an end that stands apart the error is about its square over the gap.
 
-Index legend: ``N`` rows of the matrix, ``K`` products. The bound says that an eigenvalue is near, not
-that it is the last one: a direction that a random start does not hold cannot be found.
+Index legend: ``N`` rows of the matrix, ``k`` products. The bound says that an eigenvalue is near,
+not that it is the last one: of two that stand close together the smaller may be the one found.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["Ends", "lanczos"]
 @dataclass(frozen=True)
 class Ends:
     """The largest and the smallest eigenvalue, each with its residual bound; ``products`` that were
-    taken; ``stopped``: "converged", "whole space" (nothing is left to look in), "products", "budget"
-    or "not finite"."""
+    taken; ``stopped``: "converged", "whole space" (nothing is left to look in), "products",
+    "budget" or "not finite"."""
 
     largest: float
     largest_residual: float

@@ -9,18 +9,17 @@ On a quadratic with curvature ``lam`` (an eigenvalue of the Hessian H, or for Ad
     adam       2 (1 + beta1) / (1 - beta1)         P held fixed; 38 for beta1 = 0.9
     adamw      (2 - lr wd) (1 + beta1) / (1 - beta1)
 
-The first three: Cohen et al., arXiv 2103.00065, equation 1 and appendix B; Adam: Cohen et al., arXiv
-2207.14484. That of AdamW is the same calculation with the decay on the weights alone: the smallest
-``lr lam`` at which -1 is an eigenvalue of one step of ``m' = beta1 m + (1 - beta1) lam w``,
-``w' = (1 - lr wd) w - lr m'``.
+The first three: Cohen et al., arXiv 2103.00065; Adam: Cohen et al., arXiv 2207.14484. That of AdamW
+is the same calculation with the decay on the weights alone: the smallest ``lr lam`` at which -1 is
+an eigenvalue of one step of ``m' = beta1 m + (1 - beta1) lam w``, ``w' = (1 - lr wd) w - lr m'``.
 
-**Weight decay** of sgd, momentum, nesterov and adam is a part of the gradient: it adds ``wd`` to every
-eigenvalue of H. That of adamw is none of the loss and lowers the limit instead.
+**Weight decay** of sgd, momentum, nesterov and adam is a part of the gradient: it adds ``wd`` to
+every eigenvalue of H. That of adamw is none of the loss and lowers the limit instead.
 
-**P** is ``sqrt(v_hat) + eps`` as the next step would use it, ``v_hat`` with its bias corrected: at step
-0 from one gradient, so ``|g| + eps``. A parameter whose ``v_hat`` is exactly 0 has not moved and does
-not move, and is left out. The bias correction of the mean, gone after some 1/(1 - beta1) steps, is
-left out too.
+**P** is ``sqrt(v_hat) + eps`` as the next step would use it, ``v_hat`` with its bias corrected: at
+step 0 from one gradient, so ``|g| + eps``. A parameter whose ``v_hat`` is exactly 0 has not moved
+and does not move, and is left out. The bias correction of the mean, gone after some 1/(1 - beta1)
+steps, is left out too.
 """
 
 from __future__ import annotations

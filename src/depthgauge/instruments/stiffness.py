@@ -10,8 +10,8 @@ Index legend: ``w`` all trainable parameters, ``L`` the loss on the batch, ``g =
 
 Limits and what P is: ``depthgauge.instruments.stability``. Taken at step 0 and again after a few
 real steps of the optimiser on the same batch, on a copy: a branch that is zero at the start has no
-curvature in its weights there (Zhang et al., arXiv 1901.09321; Bachlechner et al., arXiv 2003.04887),
-and gets it at once.
+curvature in its weights there (Zhang et al., arXiv 1901.09321; Bachlechner et al., arXiv
+2003.04887), and gets it at once.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _NOT_GIVEN: Final = (
 _CONVENTIONS: Final = {
     "adaptive": (
         "P = sqrt(v_hat) + eps of the next step, held fixed; at step 0 of one gradient, |g| + eps, "
-        "which the next steps change, so the ratio after the steps counts; parameters whose gradients "
-        "were all exactly 0 are left out"
+        "which the next steps change, so the ratio after the steps counts; parameters whose "
+        "gradients were all exactly 0 are left out"
     ),
     "coupled": "weight decay is a part of the gradient and adds to every eigenvalue",
     "decoupled": "weight decay is no part of the loss and lowers the limit by lr weight_decay / 2",
@@ -88,8 +88,8 @@ def stiffness(
     subject: Subject, effort: Effort, rule: Rule | None = None, steps: int = STEPS
 ) -> Found:
     """``stiffness`` at the last state, of the whole network: the larger of step 0 and after the
-    steps, for Adam that after the steps; the rest is ``Found.notes["stiffness"]``. ``rule``: the optimiser, that of
-    ``Effort.step`` by default; ``steps``: real ones before the second look, 0 for none."""
+    steps, for Adam that after the steps; the rest is ``Found.notes["stiffness"]``. ``rule``: the
+    optimiser, that of ``Effort.step`` by default; ``steps``: before the second look, 0 for none."""
     found = Found()
     why = _no_parameters(subject.model)
     if not why and rule is None:
@@ -103,7 +103,9 @@ def stiffness(
     note = _looked(_Task(subject, effort, rule, PRODUCTS * effort.iterations), steps)
     found.notes["stiffness"] = note
     if not math.isnan(note["ratio"]):
-        found.put("stiffness", subject.rows[-1] if len(subject.rows) else -1, max(note["ratio"], 0.0))
+        found.put(
+            "stiffness", subject.rows[-1] if len(subject.rows) else -1, max(note["ratio"], 0.0)
+        )
     else:
         found.missing["stiffness"] = note["ratio_reason"]
     return found
@@ -129,9 +131,9 @@ def curvature(
 
     ``optimizer``: a name of ``FORMULAS``, which uses those of the numbers that it has; ``steps``:
     real ones before the second look; ``iterations``: products of Lanczos at each look, at most;
-    ``budget``: seconds. Gives what ``Found.notes["stiffness"]`` holds; a number that is not there is
-    NaN, with its reason. The model is left as it was. Raises SpecificationError, and NetworkError for
-    a model without trainable parameters.
+    ``budget``: seconds. Gives what ``Found.notes["stiffness"]`` holds; a number that is not there
+    is NaN, with its reason. The model is left as it was. Raises SpecificationError, and
+    NetworkError for a model without trainable parameters.
     """
     rule = Rule(optimizer, lr, momentum, betas, eps, weight_decay)
     for name, value, least in (("steps", steps, 0), ("iterations", iterations, 1)):
@@ -210,8 +212,8 @@ def _looked(task: _Task, steps: int) -> dict[str, Any]:
 
 
 def _worst(points: dict[str, dict[str, Any]], adaptive: bool) -> dict[str, Any]:
-    """The larger ratio, where it was and its margin, or why there is none. Of adaptive optimisers the
-    last: one gradient alone makes a P that the next will not."""
+    """The larger ratio, where it was and its margin, or why there is none. Of adaptive optimisers
+    the last: one gradient alone makes a P that the next will not."""
     measured = {name: p for name, p in points.items() if not math.isnan(p["ratio"])}
     if not measured:
         why = next(p["ratio_reason"] for p in points.values())
@@ -240,8 +242,8 @@ def _conventions(rule: Rule) -> list[str]:
 
 
 def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, Any]:
-    """The same after ``steps`` of the optimiser, on a copy; the ratio is infinite where they lead to
-    a loss that is not finite."""
+    """The same after ``steps`` of the optimiser, on a copy; the ratio is infinite where they lead
+    to a loss that is not finite."""
     try:
         copied = duplicate(model)
     except NetworkError as error:
@@ -367,11 +369,9 @@ def _said(ends: Ends) -> dict[str, Any]:
     }
 
 
-def _half_inverse(
-    rule: Rule, model: nn.Module, h: Hessian, optimizer: Optimizer | None
-) -> Tensor:
+def _half_inverse(rule: Rule, model: nn.Module, h: Hessian, optimizer: Optimizer | None) -> Tensor:
     """``P^-1/2`` of every parameter, ``(N,)``."""
     parameters = trainable(model)
-    pieces = h.gradient.split([p.numel() for p in parameters])
+    pieces = torch.split(h.gradient, [p.numel() for p in parameters])
     each = [g.reshape(p.shape).to(p) for g, p in zip(pieces, parameters, strict=True)]
     return flat(rule.preconditioner(parameters, each, optimizer)).to(h.gradient)
