@@ -70,22 +70,25 @@ class Hand(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return x**3 / 3
+        cube: Tensor = x**3 / 3
+        return cube
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return g * x**2
+        back: Tensor = g * x**2
+        return back
 
 
 class Once(Hand):
     """The same, and says that it is differentiable once."""
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return g * x**2
+        back: Tensor = g * x**2
+        return back
 
 
 class Silent(Hand):
@@ -94,7 +97,8 @@ class Silent(Hand):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return g * x.detach() ** 2
+        back: Tensor = g * x.detach() ** 2
+        return back
 
 
 class Cube(nn.Module):

@@ -109,7 +109,7 @@ def test_adams_is_the_dense_preconditioned_hessian(name: str, steps: int) -> Non
         loss = targets(model(batch))
         losses.append(loss.detach().item())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         decay = rule.coupled
         each = [p.grad + decay * p.detach() for p in parameters if p.grad is not None]
         squares.append(torch.cat([g.flatten() for g in each]) ** 2)
@@ -232,7 +232,7 @@ def test_a_zero_branch_hides_the_curvature_of_its_weights_at_step_0(zero: str) -
     stepper = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(3):
         stepper.zero_grad()
-        targets(model(batch)).backward()  # type: ignore[no-untyped-call]
+        targets(model(batch)).backward()
         stepper.step()
     top, _ = ends(dense(model, batch, targets))
     assert found["after 3"]["largest"] == pytest.approx(top, rel=1e-3)

@@ -103,9 +103,7 @@ def stiffness(
     note = _looked(_Task(subject, effort, rule, PRODUCTS * effort.iterations), steps)
     found.notes["stiffness"] = note
     if not math.isnan(note["ratio"]):
-        found.put(
-            "stiffness", subject.rows[-1] if len(subject.rows) else -1, max(note["ratio"], 0.0)
-        )
+        found.put("stiffness", subject.rows[-1], max(note["ratio"], 0.0))
     else:
         found.missing["stiffness"] = note["ratio_reason"]
     return found
