@@ -240,13 +240,14 @@ def aims_of(
     directions: Tensor | None, labels: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Directions as ``(k, n)`` and labels as ``(B,)``."""
-    for name, given in (("directions", directions), ("labels", labels)):
-        if given is not None and (not isinstance(given, Tensor) or given.is_complex()):
+    for name, aim in (("directions", directions), ("labels", labels)):
+        if aim is not None and (not isinstance(aim, Tensor) or aim.is_complex()):
             raise SpecificationError(
-                f"{name} is of type {type(given).__name__}, expected a tensor of real numbers"
+                f"{name} is of type {type(aim).__name__}, expected a tensor of real numbers"
             )
     if directions is not None:
-        directions = torch.atleast_2d(directions.detach())
+        given = directions.detach()
+        directions = given[None] if given.dim() == 1 else given
         lengths = torch.linalg.vector_norm(directions.double(), dim=-1)
         if directions.dim() != 2 or not bool((lengths.isfinite() & (lengths > 0)).all()):
             raise SpecificationError(

@@ -104,7 +104,8 @@ def _taken(
 ) -> Found:
     try:
         effort.check(0, max(len(subject.rows) - 1, 0))
-        return instrument(subject, effort)
+        with np.errstate(all="ignore"):  # what is not finite is a finding
+            return instrument(subject, effort)
     except (BudgetSpentError, NetworkError, ModelError, RuntimeError) as error:
         line = str(error).strip().partition("\n")[0]
         ours = isinstance(error, BudgetSpentError | NetworkError | ModelError)

@@ -9,6 +9,7 @@ import numpy as np
 
 from depthgauge.extras import load
 from depthgauge.jsonable import jsonable, why_not_finite
+from depthgauge.profile_text import remarks
 from depthgauge.summaries import SUMMARIES, spread
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def document(profile: Profile, verdict: JudgedCorridor | None) -> dict[str, Any]
         "coverage": _coverage(profile),
         "overhead": profile.overhead,
         "not_measured": profile.not_measured,
+        "remarks": remarks(profile),
         "findings": [],
         "verdict": "not_measured",
         "verdict_reason": "no corridor was declared",

@@ -26,6 +26,7 @@ __all__ = [
     "not_seen",
     "number",
     "power",
+    "remarks",
     "steepest",
     "text",
 ]
@@ -59,6 +60,7 @@ def text(profile: Profile) -> str:
         *_sparklines(profile),
         *_steepest(profile),
         *nonfinite(profile),
+        *remarks(profile),
         *_missing(profile),
         *(f"{label}: {line}" for label, lines in not_seen(profile).items() for line in lines),
     ]
@@ -146,6 +148,31 @@ def nonfinite(profile: Profile) -> list[str]:
         if hit:
             lines.append(f"{what} {hit[0]} on, in {len(hit)} of {len(profile.seeds)} seeds")
     return lines
+
+
+#: What tells two examples apart, 1 - cosine, has collapsed below this share of what it was.
+COLLAPSED = 0.1
+
+
+def remarks(profile: Profile) -> list[str]:
+    """What the numbers mean where their names alone would name the wrong cause."""
+    if not (found := profile.by_block("correlation")):
+        return []
+    blocks, values = found
+    apart = 1 - np.array([spread(row).median for row in values])  # NaN where a state is 0
+    with np.errstate(invalid="ignore"):
+        below = np.flatnonzero(apart < COLLAPSED * apart[0])
+    if not below.size or not apart[-1] < COLLAPSED * apart[0]:
+        return []
+    end = f"{1 - apart[-1]:.3f} at block {blocks[-1]}, {1 - apart[0]:.3f} at block {blocks[0]}"
+    line = (
+        f"collapse: all examples come to point one way (mean cosine {end}; a tenth of what told "
+        f"them apart is left at block {blocks[int(below[0])]})"
+    )
+    dead = profile.by_block("dead_fraction")
+    if dead and np.nanmax(dead[1]) > 0:
+        line += "; units that are dead are so because the examples are alike"
+    return [line]
 
 
 def missing(profile: Profile) -> dict[str, list[str]]:

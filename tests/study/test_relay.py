@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from depthgauge.errors import ClaimError
+from depthgauge.measurement import measure
 from depthgauge.profile import Profile
 from depthgauge.study import relay
 from depthgauge.study.claims import SuiteResult
@@ -108,12 +109,10 @@ def test_rotations_keep_length_and_plane(keep: float, depth: int, width: int, se
 
 
 def test_an_instrument_that_returns_the_norm_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = relay.measure
-
     def blind(*arguments: Any, directions: Tensor, **options: Any) -> Profile:
         return measure(*arguments, directions=torch.eye(len(directions)), **options)
 
-    monkeypatch.setattr(relay, "measure", blind)
+    monkeypatch.setattr("depthgauge.study.relay.measure", blind)
     found = relay.run()
     assert failed(found) == {
         "rotation: component, relative error",
@@ -129,7 +128,7 @@ def test_an_instrument_that_returns_the_norm_fails(monkeypatch: pytest.MonkeyPat
 def scaled(model: nn.Sequential, factors: dict[int, float]) -> nn.Sequential:
     with torch.no_grad():
         for k, factor in factors.items():
-            model[k].weight *= factor  # type: ignore[operator]
+            model.get_parameter(f"{k}.weight").mul_(factor)
     return model
 
 

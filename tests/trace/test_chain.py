@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from depthgauge.errors import NetworkError
 from depthgauge.trace.measuring import measure_module
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import chain, run
+from depthgauge.trace.running import Pass, chain, run
 
 
 class InPlace(nn.Module):
@@ -25,7 +25,7 @@ class InPlace(nn.Module):
         return x
 
 
-def places_of(model: nn.Module, batch: Tensor) -> tuple[object, list[int]]:
+def places_of(model: nn.Module, batch: Tensor) -> tuple[Pass, list[int]]:
     readings = Readings(("rms",), ("rms",), (), False)
     before = run(model, batch, None, readings)
     return before, sorted(readings.states)

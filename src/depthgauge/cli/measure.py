@@ -206,7 +206,7 @@ class Work:
         """As ``depthgauge.measure`` takes it."""
         from depthgauge.instruments.subject import Effort
 
-        numbers = {
+        numbers: dict[str, Any] = {
             name: whole(f"--{name}", text)
             for name in ("probes", "examples", "rank")
             if (text := getattr(self, name)) is not None

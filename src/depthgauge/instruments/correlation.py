@@ -30,7 +30,8 @@ def between(x: Tensor) -> list[float]:
     if count < 2 or not x.numel():
         return [math.nan] * groups
     sums = _sums(x) if x.device.type == "cpu" else _on_device(x)
-    return [(total - count) / (count * (count - 1)) for total in sums]
+    means = ((total - count) / (count * (count - 1)) for total in sums)
+    return [min(mean, 1.0) if mean == mean else mean for mean in means]  # rounding goes above
 
 
 def of_examples(x: Tensor) -> list[float]:

@@ -12,15 +12,18 @@ and columns over all numbers of that example's state; ``n_k`` how many those are
 error is over probes. A state of more than ``Effort.exact`` numbers has too many directions to
 follow each: then the leading singular values from end to end come by subspace iteration (Halko,
 Martinsson and Tropp, SIAM Rev. 53, 2011, algorithm 4.4), and the participation ratio from
-``sum sigma^2 = E |J v|^2`` and ``sum sigma^4 = E |J^T J v|^2``.
+``sum sigma^2`` and ``sum sigma^4``, exact along those and by random probes across them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -131,18 +134,27 @@ def _squares(g: Tensor) -> FloatArray:
 
 
 def spectra(subject: Subject, effort: Effort) -> Found:
-    """Singular values of ``J_(k->D)`` at some states and of every block's own Jacobian."""
+    """Singular values of ``J_(k->D)`` at some states and of every block's own Jacobian.
+
+    Where examples act on one another, as under a norm over the batch, J is that of the whole batch,
+    one long state.
+    """
     found = Found()
     few = subject.few(effort.examples) if subject.few else None
     with subject.chain(batch=few) as chain:
-        why = narrow(chain)
-        sizes_of = {state.size for state in chain.states}
-        if why:
+        if why := narrow(chain):
             found.missing = dict.fromkeys(SPECTRUM, why)
-        elif max(sizes_of) <= effort.exact:
+            return found
+        together = subject.few is None and _coupled(chain)
+        if together:
+            states = [dataclasses.replace(state, axis=None) for state in chain.states]
+            chain = Chain(states, chain.total)
+        if max(state.size for state in chain.states) <= effort.exact:
             _exact(chain, subject.rows, effort, found)
         else:
             _leading(chain, subject.rows, effort, found)
+    if together and "spectrum" in found.notes:
+        found.notes["spectrum"]["examples"] = "all at once: they act on one another"
     return found
 
 
@@ -153,19 +165,16 @@ def _exact(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> N
     products = [GradedProduct(top.size) for _ in chosen]
     spectra: dict[int, list[FloatArray]] = {}
     blocks: dict[int, list[tuple[float, float]]] = {}
-    apart = len(chosen) > 1 and _coupled(chain)
     for k in range(last, 0, -1):
         effort.check(last - k, last)
         size = chain.states[k].size
-        for group in [[c] for c in range(len(chosen))] if apart else [list(range(len(chosen)))]:
-            at = [chosen[c] for c in group]
-            pulled = _pulled(chain, k, at, [products[c].u for c in group])
-            alone = pulled  # U is orthogonal: the block's own singular values
-            if products[group[0]].u.shape[1] < size:  # fewer directions than the block has
-                alone = _pulled(chain, k, at, [np.eye(size) for _ in group])
-            for c, columns, own in zip(group, pulled, alone, strict=True):
-                blocks.setdefault(k, []).append(_ends(own))
-                products[c].take(columns)
+        pulled = _pulled(chain, k, chosen, [product.u for product in products])
+        alone = pulled  # U is orthogonal: the block's own singular values
+        if products[0].u.shape[1] < size:  # fewer directions than the block has
+            alone = _pulled(chain, k, chosen, [np.eye(size) for _ in chosen])
+        blocks[k] = [_ends(columns) for columns in alone]
+        for product, columns in zip(products, pulled, strict=True):
+            product.take(columns)
         if k - 1 in wanted:
             spectra[k - 1] = [product.log_singular_values() for product in products]
     for k in sorted(spectra):
@@ -217,14 +226,14 @@ def _pulled(
 def _coupled(chain: Chain) -> bool:
     """Whether what is asked of one example comes back at others too, as a norm over the batch
     makes it."""
-    top, low = chain.states[-1], chain.states[0]
-    if top.axis is None or low.axis is None or top.examples < 2:
-        return True
-    vectors = torch.zeros(1, top.examples, top.size, dtype=chain.dtype, device=chain.device)
-    vectors[:, 0] = 1.0
+    if any(state.axis is None or state.examples < 2 for state in chain.states):
+        return any(state.examples > 1 for state in chain.states)
     for k in range(len(chain), 0, -1):
-        back = chain.states[k - 1].rows(chain.pull(k, k - 1, chain.states[k].spread(vectors)))
-        if bool((back[:, 1:] != 0).any()):
+        top, low = chain.states[k], chain.states[k - 1]
+        asked = torch.zeros(1, top.examples, top.size, dtype=chain.dtype, device=chain.device)
+        asked[:, 0] = torch.linspace(0.5, 1.5, top.size)  # a norm's mean would hide ones
+        back = low.rows(chain.pull(k, k - 1, top.spread(asked)))
+        if back.shape[1] != top.examples or bool((back[:, 1:] != 0).any()):
             return True
     return False
 
@@ -251,46 +260,35 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
     """The leading singular values from end to end, and the participation ratio by probes."""
     last = len(chain)
     low, top = chain.states[0], chain.states[last]
-    example = 0
+    most = max(state.size for state in chain.states)
     rank = min(effort.rank, low.size, top.size)
     generator = torch.Generator("cpu").manual_seed(effort.seed)
-
-    def push(v: FloatArray) -> FloatArray:  # (n_0, r) -> (n_D, r)
-        return _applied(chain, v, 0, last, example)
-
-    def pull(u: FloatArray) -> FloatArray:  # (n_D, r) -> (n_0, r)
-        return _applied(chain, u, last, 0, example)
-
     draw = torch.randn(top.size, rank, generator=generator, dtype=torch.float64).numpy()
-    left, logs, before = np.linalg.qr(draw)[0], np.full(rank, math.nan), None
+    left = right = np.linalg.qr(draw)[0]
+    logs = before = np.full(rank, math.nan)
     try:
         for done in range(effort.iterations):
             effort.check(done, effort.iterations)
-            back = pull(left)
-            right = np.linalg.qr(_scaled(back)[0])[0]
-            out, scale = _scaled(push(right))
-            before = logs
+            right = np.linalg.qr(_applied(chain, left, last, 0)[0])[0]
+            out, scale = _applied(chain, right, 0, last)
             left = np.linalg.qr(out)[0]
             with np.errstate(divide="ignore"):
-                logs = np.log(np.linalg.svd(out, compute_uv=False)) + scale
-        squares, fourths = _moments(push, pull, low.size, effort, generator)
+                before, logs = logs, np.log(np.linalg.svd(out, compute_uv=False)) + scale
+        moments = _moments(chain, right, effort, generator)
     except (RuntimeError, np.linalg.LinAlgError) as error:
-        first = str(error).partition("\n")[0]
-        found.missing = dict.fromkeys(
-            SPECTRUM,
-            f"a state has {max(low.size, top.size)} numbers, more than {effort.exact}, and cannot "
-            f"be pushed forward: {first}",
-        )
+        line = str(error).partition("\n")[0]
+        why = f"a state has {most} numbers, more than {effort.exact}, and cannot be pushed forward"
+        found.missing = dict.fromkeys(SPECTRUM, f"{why}: {line}")
         return
+    half = max(rank // 2, 1)
     with np.errstate(invalid="ignore"):
-        change = float(np.max(np.abs(logs[: max(rank // 2, 1)] - before[: max(rank // 2, 1)])))
-    ratio, error = _participation(squares, fourths)
+        change = float(np.max(np.abs(logs - before)[:half]))
     found.vectors["log_singular_values"] = {rows[0]: logs}
-    found.put("effective_rank_participation", rows[0], ratio)
-    found.put("stable_rank", rows[0], float(np.exp(np.log(np.mean(squares)) - 2 * logs[0])))
+    found.put("effective_rank_participation", rows[0], moments.participation)
+    found.put("stable_rank", rows[0], math.exp(moments.log_square - 2 * logs[0]))
     why = (
-        f"a state has {max(low.size, top.size)} numbers, more than {effort.exact}; only the "
-        f"{rank} leading directions from end to end are followed"
+        f"a state has {most} numbers, more than {effort.exact}; only the {rank} leading directions "
+        f"from end to end are followed"
     )
     for name in ("effective_rank_entropy", "lost_direction_fraction", "block_gain", "block_loss"):
         found.missing[name] = why
@@ -302,52 +300,62 @@ def _leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) ->
         "iterations": effort.iterations,
         "largest_change_of_a_logarithm": change,
         "probes": effort.probes,
-        "participation_standard_error": error,
+        "participation_standard_error": moments.error,
     }
 
 
-def _applied(chain: Chain, vectors: FloatArray, start: int, end: int, example: int) -> FloatArray:
-    """``J`` or ``J^T`` of one example on the columns of ``(n, r)``."""
-    at, to = chain.states[start], chain.states[end]
+def _applied(chain: Chain, vectors: FloatArray, start: int, end: int) -> tuple[FloatArray, float]:
+    """``J`` or ``J^T`` of the first example on the columns of ``(n, r)``, and the logarithm of what
+    the result was divided by: block by block, so that no number leaves the range of the chain."""
+    at = chain.states[start]
     rows = torch.zeros(vectors.shape[1], at.examples, at.size, dtype=chain.dtype)
-    rows[:, example] = torch.from_numpy(vectors.T.copy()).to(rows)
-    spread = at.spread(rows.to(chain.device))
-    moved = chain.push(start, end, spread) if start < end else chain.pull(start, end, spread)
-    out: FloatArray = to.rows(moved)[:, example].double().cpu().numpy().T
-    return out
+    rows[:, 0] = torch.from_numpy(vectors.T.copy()).to(rows)
+    moving, scale = at.spread(rows.to(chain.device)), 0.0
+    step = 1 if start < end else -1
+    for k in range(start, end, step):
+        moving = chain.push(k, k + 1, moving) if step > 0 else chain.pull(k, k - 1, moving)
+        top = float(moving.abs().max())
+        if 0 < top < math.inf:
+            moving, scale = moving / top, scale + math.log(top)
+    out: FloatArray = chain.states[end].rows(moving)[:, 0].double().cpu().numpy().T
+    return out, scale
 
 
-def _scaled(columns: FloatArray) -> tuple[FloatArray, float]:
-    """The columns divided by their largest number, and its logarithm."""
-    top = float(np.abs(columns).max())
-    if not 0 < top < math.inf:
-        return columns, 0.0
-    return columns / top, math.log(top)
+class _Moments(NamedTuple):
+    """``log_square``: logarithm of ``sum sigma^2``; the participation ratio and its error."""
+
+    log_square: float
+    participation: float
+    error: float
 
 
 def _moments(
-    push: object, pull: object, size: int, effort: Effort, generator: torch.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """``|J v|^2`` and ``|J^T J v|^2`` of Gaussian v."""
-    v = torch.randn(size, effort.probes, generator=generator, dtype=torch.float64).numpy()
-    out = push(v)  # type: ignore[operator]
-    small, scale = _scaled(out)
-    back = pull(small)  # type: ignore[operator]
-    squares = (out**2).sum(0)
-    return squares, (back**2).sum(0) * math.exp(2 * scale)
+    chain: Chain, leading: FloatArray, effort: Effort, generator: torch.Generator
+) -> _Moments:
+    """From ``|J v|^2`` and ``|J^T J v|^2``: summed over the orthonormal columns of ``leading``
+    (n, r), averaged over Gaussian v orthogonal to them (Meyer et al., "Hutch++", SOSA 2021); the
+    error by leaving one probe out."""
+    last, count, rank = len(chain), effort.probes, leading.shape[1]
+    v = torch.randn(len(leading), count, generator=generator, dtype=torch.float64).numpy()
+    v = v - leading @ (leading.T @ v)
+    out, forth = _applied(chain, np.hstack([leading, v]), 0, last)
+    back, again = _applied(chain, out, last, 0)
+    squares, fourths = (out**2).sum(0), (back**2).sum(0)
+    unit = math.exp(2 * (forth - again))
 
+    def square(kept: npt.NDArray[np.int64]) -> float:
+        return float(squares[:rank].sum() + squares[rank:][kept].mean())
 
-def _participation(squares: FloatArray, fourths: FloatArray) -> tuple[float, float]:
-    """``(sum sigma^2)^2 / sum sigma^4`` and its standard error by leaving one probe out."""
-    count = len(squares)
+    def ratio(kept: npt.NDArray[np.int64]) -> float:
+        fourth = fourths[:rank].sum() + fourths[rank:][kept].mean()
+        with np.errstate(all="ignore"):
+            return float(unit * np.float64(square(kept)) ** 2 / fourth)
 
-    def ratio(s: FloatArray, f: FloatArray) -> float:
-        return float(s.mean() ** 2 / f.mean())
-
-    whole = ratio(squares, fourths)
+    every = np.arange(count)
+    with np.errstate(divide="ignore"):
+        log_square = float(np.log(square(every))) + 2 * forth
     if count < 3:
-        return whole, math.nan
-    each = np.array([
-        ratio(np.delete(squares, i), np.delete(fourths, i)) for i in range(count)
-    ])  # fmt: skip
-    return whole, float(math.sqrt((count - 1) / count * ((each - each.mean()) ** 2).sum()))
+        return _Moments(log_square, ratio(every), math.nan)
+    each = np.array([ratio(np.delete(every, i)) for i in range(count)])
+    error = math.sqrt((count - 1) / count * float(((each - each.mean()) ** 2).sum()))
+    return _Moments(log_square, ratio(every), error)

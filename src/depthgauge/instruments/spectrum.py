@@ -52,11 +52,15 @@ class GradedProduct:
         A column that depends on the ones before it to rounding, or that is zero, has the logarithm
         -inf from then on. NaN and inf make every logarithm NaN.
         """
-        if not np.isfinite(columns).all():
-            self.logs = np.full(len(self.logs), np.nan)
+        if np.isnan(self.logs).any() or not np.isfinite(columns).all():
+            rank = min(columns.shape)
+            self.logs, self.t = np.full(rank, np.nan), self.t[:rank]
+            self.u = np.eye(len(columns), rank)
             return self.u
+        top = np.abs(columns).max(axis=0)
+        top = np.where(top > 0, top, 1.0)  # squares stay in range
         with np.errstate(divide="ignore"):
-            lengths = np.log(np.linalg.norm(columns, axis=0))
+            lengths = np.log(np.linalg.norm(columns / top, axis=0)) + np.log(top)
         order = np.argsort(-(self.logs + lengths), kind="stable")
         columns, logs, t = columns[:, order], self.logs[order], self.t[order]
         # Every column at length 1: an absolute error of QR is a relative one of each column.

@@ -155,7 +155,7 @@ def stepped(
     return Stepped(
         values,
         {name: why for name, why in stay.items() if why},
-        type(optimizer).__name__,
+        step.optimizer if isinstance(step.optimizer, str) else type(optimizer).__name__,
         sorted(set(rates.values())),
     )
 

@@ -12,8 +12,10 @@ the root of the mean square over every element.
                          where their changes are orthogonal and of one size
 
 The step is taken whole, with its curvature, as training would take it: nothing is linearised. So
-``sum_b d_b`` and the change with all of these branches moved at once (``together``) differ by what
-the branches do to one another; a step small enough makes them equal.
+``sum_b d_b`` and the change with all branches moved at once (``together``) differ by what the
+branches do to one another; a step small enough makes them equal. Of more branches than
+``Effort.branches`` that many are moved alone, spread evenly: then norms of sums are those of a
+sample, and only ``together`` is of all.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from torch import Tensor, nn
 
 from depthgauge.errors import SpecificationError
 from depthgauge.instruments.step import Step, check, moved, stepped
-from depthgauge.instruments.subject import Branch, Effort, Found, Subject
+from depthgauge.instruments.subject import Branch, BudgetSpentError, Effort, Found, Subject
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.running import gradients
 
@@ -70,13 +72,17 @@ def updates(subject: Subject, effort: Effort) -> Found:
     found.notes["updates"] = {
         "optimizer": taken.optimizer,
         "lr": taken.lr[0] if len(taken.lr) == 1 else taken.lr,
-        "loss": {"before": loss, "after": loss_after},
+        "loss": {"before": loss, "after": loss_after, "given": subject.loss is not None},
         "output": output,
         "smallest_relative_change_that_shows": torch.finfo(before[-1].dtype).eps,
         "weights": [_weight(name, *pair) for name, pair in changes.items()],
         "not_moved": taken.stay,
     }
-    _branches(subject, effort, changes, before[-1], found)
+    try:
+        _branches(subject, effort, changes, before[-1], found)
+    except BudgetSpentError as error:
+        found.columns.pop("branch_update", None)
+        found.missing |= dict.fromkeys(_OF_BRANCHES, str(error))
     return found
 
 
@@ -182,7 +188,7 @@ def _branches(
         each.append({"path": branches[b].path, "branch_update": _ratio(shares[-1], whole)})
         if (row := rows[b]) is not None:
             found.put("branch_update", row, each[-1]["branch_update"])
-    names = {name for b in chosen for name in branches[b].parameters if name in changes}
+    names = {name for branch in branches for name in branch.parameters if name in changes}
     together = _last(subject, [changes[name] for name in sorted(names)]) - last.double()
     norms = [math.sqrt(square / size) for square in shares]
     norm_of_sum = math.sqrt(_square([summed]) / size)

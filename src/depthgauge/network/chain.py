@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -96,7 +96,9 @@ class Chain:
         """
         top, low = self.states[later], self.states[earlier]
         at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
-        parts = [_vjp(top.edge, low.edge, part, low.value) for part in cotangents.split(at_once)]
+        parts = [
+            _vjp(top.edge, low.edge, part, low.value) for part in torch.split(cotangents, at_once)
+        ]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def push(self, earlier: int, later: int, tangents: Tensor) -> Tensor:
@@ -113,21 +115,22 @@ class Chain:
             return tangents.new_zeros(len(tangents), *top.shape)
         at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
         edge = get_gradient_edge(back)
-        parts = [_vjp(edge, dummy, part, top.value) for part in tangents.split(at_once)]
+        parts = [_vjp(edge, dummy, part, top.value) for part in torch.split(tangents, at_once)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def batched_vjp(
     outputs: Sequence[GradientEdge],
-    inputs: Sequence[GradientEdge | Tensor],
+    inputs: Any,
     vectors: Tensor,
 ) -> list[Tensor | None]:
-    """For each input what each of ``(P, *shape of output)`` becomes there; None if nothing does.
+    """For each input, an edge or a tensor, what each of ``(P, *shape of output)`` becomes there;
+    None where nothing arrives.
 
     One batched pass; where an operation cannot be batched (a custom function, a checkpoint), P
     passes.
     """
-    options = {"retain_graph": True, "allow_unused": True}
+    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
     try:
         return list(
             torch.autograd.grad(outputs, inputs, [vectors], is_grads_batched=True, **options)

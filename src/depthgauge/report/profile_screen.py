@@ -10,7 +10,16 @@ import numpy as np
 from rich.console import Console
 
 from depthgauge.profile import Profile
-from depthgauge.profile_text import RIVERS, missing, nonfinite, not_seen, number, power, steepest
+from depthgauge.profile_text import (
+    RIVERS,
+    missing,
+    nonfinite,
+    not_seen,
+    number,
+    power,
+    remarks,
+    steepest,
+)
 from depthgauge.report.tables import GAP, Column, curve, paragraph, plain, print_table, terminal
 from depthgauge.sites import FloatArray, Site
 from depthgauge.study.corridor import Verdict
@@ -77,6 +86,10 @@ def print_profile(
         if columns[0].cells:
             plain(console)
             print_table(console, columns)
+    if said := remarks(profile):
+        plain(console)
+        for line in said:
+            paragraph(console, line)
     if missing(profile) or not_seen(profile):
         plain(console)
     for reason, names in missing(profile).items():
