@@ -28,13 +28,15 @@ def test_quantity_names_are_the_contract() -> None:
         *("effective_rank_participation", "effective_rank_entropy", "stable_rank"),
         *("lost_direction_fraction", "block_gain", "block_loss", "direction_gain"),
         *("component_gain", "class_gain", "class_share"),
+        *("update_to_weight", "functional_update", "branch_update", "update_alignment"),
+        "stiffness",
     ]
     for name, quantity in (QUANTITIES | SUMMARIES).items():
         assert quantity.name == name
         assert len(quantity.definition) > 20
         assert quantity.unit
     linear = {name for name, quantity in QUANTITIES.items() if quantity.scale == "linear"}
-    ends = ("fraction", "mean", "cosine", "correlation", "share")
+    ends = ("fraction", "mean", "cosine", "correlation", "share", "alignment")
     assert linear == {n for n in QUANTITIES if n.endswith(ends) or n.startswith("derivative")}
 
 

@@ -103,7 +103,8 @@ def stiffness(
     note = _looked(_Task(subject, effort, rule, PRODUCTS * effort.iterations), steps)
     found.notes["stiffness"] = note
     if not math.isnan(note["ratio"]):
-        found.put("stiffness", subject.rows[-1], max(note["ratio"], 0.0))
+        row = max((row for row in subject.rows if row >= 0), default=-1)
+        found.put("stiffness", row, max(note["ratio"], 0.0))
     else:
         found.missing["stiffness"] = note["ratio_reason"]
     return found
