@@ -22,7 +22,7 @@ import depthgauge as dg
 from benchmarks.harness import publish, table
 from depthgauge.instruments.stiffness import curvature
 
-NETWORKS, RATES, STEPS, ROUNDS = 60, (0.01, 0.1, 1.0), 80, 5
+NETWORKS, RATES, STEPS, ROUNDS = 70, (0.03, 0.1, 0.3), 80, 5
 CLASSES, FEATURES = 10, 32
 NORMS = {
     "none": "h + a * W2({act}(W1(h)))",
@@ -86,7 +86,7 @@ def auroc(scores: Sequence[float], trained: Sequence[bool]) -> float:
     """The chance that one that trained scores above one that did not; ties are one half."""
     yes = [s for s, t in zip(scores, trained, strict=True) if t]
     no = [s for s, t in zip(scores, trained, strict=True) if not t]
-    return statistics.mean((a > b) + 0.5 * (a == b) for a in yes for b in no)
+    return statistics.mean((a > b) + 0.5 * (a == b) for a in yes for b in no) if yes and no else 0.5
 
 
 def rated(ratio: float) -> float:
@@ -129,7 +129,13 @@ def separation() -> str:
             )
     trained = [row["trained"] > 0 for row in rows]
     names = [name for name in rows[0] if name != "trained"]
-    scored = [[name, f"{auroc([row[name] for row in rows], trained):.2f}"] for name in names]
+    parts = [list(range(len(rows)))]
+    parts += [list(range(i, len(rows), len(RATES))) for i in range(len(RATES))]
+    scored = [
+        [name]
+        + [f"{auroc([rows[i][name] for i in at], [trained[i] for i in at]):.2f}" for at in parts]
+        for name in names
+    ]
     top = [row["lr x curvature / limit, larger of step 0 and after 3"] for row in rows]
     by_margin = []
     for word, inside in (
@@ -143,7 +149,7 @@ def separation() -> str:
         [
             f"{NETWORKS} networks with a skip, {len(RATES)} learning rates: {len(rows)} runs of "
             f"{STEPS} steps, of which {100 * statistics.mean(trained):.0f} per cent trained.",
-            table(["predictor", "AUROC for trained"], scored),
+            table(["AUROC for trained", "all", *(f"lr {lr:g}" for lr in RATES)], scored),
             table(["margin in decades", "runs", "per cent trained"], by_margin),
         ]
     )

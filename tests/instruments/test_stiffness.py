@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -409,3 +411,13 @@ def test_two_streams_are_one_network() -> None:
     profile = dg.measure(layer, batch, instruments="stiffness")
     assert len(profile.streams) == 2
     assert profile["stiffness"].shape == (1,)
+
+
+def test_the_page_says_what_its_code_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "stiffness.md").read_text()
+    code, said = re.findall(r"```(?:python)?\n(.*?)```", page, flags=re.S)
+    exec(compile(code, "stiffness.md", "exec"), {"__name__": "page"})
+    printed = capsys.readouterr().out
+    numbers = [[float(x) for x in re.findall(r"[0-9]\.[0-9]+", text)] for text in (printed, said)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.05, abs=0.011)
+    assert re.sub("[0-9]", "", printed) == re.sub("[0-9]", "", said)
