@@ -76,7 +76,7 @@ def accuracy(model: nn.Module, lr: float, x: Tensor, y: Tensor) -> float:
         loss = F.cross_entropy(model(x[at]), y[at])
         if not math.isfinite(loss.item()):
             return 0.0
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     with torch.no_grad():
         return float((model(x[1500:]).argmax(1) == y[1500:]).float().mean())
@@ -113,7 +113,7 @@ def separation() -> str:
                 steps=3,
             )
             model.load_state_dict(state)
-            trained = accuracy(model, lr, x, y) > 0.8
+            good = accuracy(model, lr, x, y) > 0.8
             model.load_state_dict(state)
             ratio = abs(math.log10(max(float(found["gradient_ratio"][0]), 1e-30)))
             rows.append(
@@ -124,7 +124,7 @@ def separation() -> str:
                     "lr x curvature / limit, step 0": rated(stiff["step 0"]["ratio"]),
                     "lr x curvature / limit, larger of step 0 and after 3": rated(stiff["ratio"]),
                     "lr alone": -math.log10(lr),
-                    "trained": float(trained),
+                    "trained": float(good),
                 }
             )
     trained = [row["trained"] > 0 for row in rows]
@@ -138,12 +138,9 @@ def separation() -> str:
     ]
     top = [row["lr x curvature / limit, larger of step 0 and after 3"] for row in rows]
     by_margin = []
-    for word, inside in (
-        ("over 0.3", lambda m: m > 0.3),
-        ("within 0.3", lambda m: abs(m) <= 0.3),
-        ("under -0.3", lambda m: m < -0.3),
-    ):
-        of = [t for m, t in zip(top, trained, strict=True) if inside(m)]
+    bands = {"over 0.3": (0.3, 999.0), "within 0.3": (-0.3, 0.3), "under -0.3": (-999.0, -0.3)}
+    for word, (low, high) in bands.items():
+        of = [t for m, t in zip(top, trained, strict=True) if low < m <= high]
         by_margin.append([word, len(of), f"{100 * statistics.mean(of):.0f}" if of else "-"])
     return "\n\n".join(
         [
