@@ -326,7 +326,7 @@ def _curved(
     elif ratio > 0:
         out["margin_decades"] = -math.log10(ratio)
     else:
-        out |= {"margin_decades": math.inf, "margin_decades_reason": "no direction curves upwards"}
+        out |= {"margin_decades": math.inf, "margin_decades_reason": "the ratio is not above 0"}
     out |= {"product": h.product, "dtype": str(h.dtype).removeprefix("torch.")}
     if h.reason:
         out["product_reason"] = h.reason
