@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TargetError,
         UsageError,
     )
+    from depthgauge.instruments.step import Step
     from depthgauge.instruments.subject import Effort
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
@@ -51,6 +52,7 @@ _HOMES = {
     "Profile": "depthgauge.profile",
     "Specification": "depthgauge.study.specification",
     "SpecificationError": "depthgauge.errors",
+    "Step": "depthgauge.instruments.step",
     "SuiteResult": "depthgauge.study.claims",
     "TargetError": "depthgauge.errors",
     "UsageError": "depthgauge.errors",
@@ -80,6 +82,7 @@ __all__ = [
     "Profile",
     "Specification",
     "SpecificationError",
+    "Step",
     "SuiteResult",
     "TargetError",
     "UsageError",

@@ -41,7 +41,7 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run.
-HEAVY: Final = ("jacobian", "directions", "spectrum", "updates", "stiffness")
+HEAVY: Final = ("jacobian", "directions", "blocks", "spectrum", "updates", "stiffness")
 
 #: Of the spectrum, what is one number at a site.
 SPECTRUM: Final = (
@@ -49,8 +49,6 @@ SPECTRUM: Final = (
     "effective_rank_entropy",
     "stable_rank",
     "lost_direction_fraction",
-    "block_gain",
-    "block_loss",
 )
 
 #: What each quantity is made of: (which river, the gates, or a heavier instrument; statistic).
@@ -68,6 +66,7 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     "apjn": ("jacobian", "apjn"),
     "apjn_standard_error": ("jacobian", "apjn_standard_error"),
     **{name: ("spectrum", name) for name in SPECTRUM},
+    **{name: ("blocks", name) for name in ("block_gain", "block_loss")},
     **{
         name: ("directions", name)
         for name in ("direction_gain", "component_gain", "class_gain", "class_share")

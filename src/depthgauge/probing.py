@@ -12,7 +12,8 @@ import numpy as np
 from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.directions import DIRECTIONS, directions
-from depthgauge.instruments.jacobians import APJN, SPECTRUM, apjn, spectra
+from depthgauge.instruments.jacobians import APJN, apjn
+from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
 from depthgauge.instruments.stiffness import STIFFNESS, stiffness
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.instruments.updates import UPDATES, updates
@@ -28,6 +29,7 @@ Group: TypeAlias = Sequence[Subject] | str
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
     "directions": (directions, DIRECTIONS),
+    "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
     "updates": (updates, UPDATES),
     "stiffness": (stiffness, STIFFNESS),

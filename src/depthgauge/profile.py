@@ -53,6 +53,8 @@ class Profile:
     coverage: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     #: Where the two tests for a stream do not agree, with both counts.
     disagreements: tuple[Mapping[str, Any], ...] = ()
+    #: How numbers grow with depth, where several depths were measured: name -> slope, interval, n.
+    exponents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Seconds of the measured pass over those of the model's own work in it.
     overhead: float | None = None
 
@@ -94,7 +96,7 @@ class Profile:
         """The blocks and the values there, shape (B, K); ``None`` when it was not measured.
 
         Where a block has several sites, a state quantity is that of the last (what the block passes
-        on) and an activation quantity is their mean.
+        on) and a quantity of activations or branches is their mean.
         """
         if name not in self.columns:
             return None
@@ -102,7 +104,7 @@ class Profile:
         rows: dict[int, list[int]] = {}
         for i, block in enumerate(self.blocks_of(name)):
             rows.setdefault(block, []).append(i)
-        last = "state" in QUANTITIES[name].roles
+        last = QUANTITIES[name].roles[0] == "state"
         with np.errstate(all="ignore"):
             picked = [values[at[-1]] if last else values[at].mean(axis=0) for at in rows.values()]
         return tuple(rows), np.array(picked)

@@ -49,6 +49,7 @@ def document(profile: Profile, verdict: JudgedCorridor | None) -> dict[str, Any]
         "coverage": _coverage(profile),
         "overhead": profile.overhead,
         "not_measured": profile.not_measured,
+        "exponents": profile.exponents,
         "remarks": remarks(profile),
         "findings": [],
         "verdict": "not_measured",

@@ -14,9 +14,9 @@ from tests.cli.command import Command
 HEAVY = ("torch", "numpy", "pandas", "pydantic", "rich", "matplotlib", "depthgauge.measurement")
 OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
-    "measure": "--arg --batch --budget --debug --depth --device --directions --draws --dtype "
-    "--examples --exclude --help --include --init --input --instruments --json --labels --output "
-    "--probes --quiet --rank --scalar --seed --size --tokens --width",
+    "measure": "--arg --batch --budget --debug --depth --depths --device --directions --draws "
+    "--dtype --examples --exclude --help --include --init --input --instruments --json --labels "
+    "--lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens --width",
 }
 
 

@@ -131,7 +131,7 @@ def assert_spectra(profile: Profile, model: nn.Sequential, rows: Sequence[Tensor
 
 def test_spectra_of_a_module_are_those_of_dense_jacobians() -> None:
     model, x = stack(), torch.randn(3, 5, dtype=torch.float64)
-    profile = measure(model, x, instruments="spectrum", effort=Effort(examples=3))
+    profile = measure(model, x, instruments="spectrum,blocks", effort=Effort(examples=3))
     assert_spectra(profile, model, list(x))
 
 
@@ -139,7 +139,7 @@ def test_a_head_that_keeps_few_directions_leaves_the_blocks_their_own() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 2)).double()
     x = torch.randn(2, 6, dtype=torch.float64)
-    profile = measure(model, x, instruments="spectrum", effort=Effort(examples=2))
+    profile = measure(model, x, instruments="spectrum,blocks", effort=Effort(examples=2))
     assert_spectra(profile, model, list(x))
 
 

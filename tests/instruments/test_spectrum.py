@@ -16,9 +16,9 @@ from depthgauge.sites import FloatArray
 
 def logs_of(factors: list[FloatArray]) -> FloatArray:
     """Of ``J_1^T ... J_D^T`` for factors ``J_1 ... J_D``, taken in from the last."""
-    product = GradedProduct(factors[-1].shape[0])
+    product = GradedProduct.identity(factors[-1].shape[0])
     for factor in reversed(factors):
-        product.take(factor.T @ product.u)
+        product = product.times(factor.T @ product.u)
     return product.log_singular_values()
 
 

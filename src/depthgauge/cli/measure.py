@@ -21,9 +21,11 @@ from depthgauge.cli.options import (
     initialisers,
     named,
     output,
+    rate,
     say,
     screen,
     seconds,
+    several,
     whole,
 )
 from depthgauge.errors import SpecificationError, TargetError, UsageError
@@ -87,6 +89,16 @@ def measure(
     budget: Annotated[
         str | None, _option("--budget", "SECONDS", "No instrument goes on after them [no end].")
     ] = None,
+    optimizer: Annotated[
+        str | None, _option("--optimizer", "NAME", "sgd, momentum, adam, adamw [sgd].")
+    ] = None,
+    lr: Annotated[
+        str | None, _option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")
+    ] = None,
+    depths: Annotated[
+        str | None,
+        _option("--depths", "[NAME=]N,N", "How one step's change grows: 4,16,64, layers=4,16."),
+    ] = None,
     labels: Annotated[
         str | None, _option("--labels", "NAME", "The part of the batch that is its labels.")
     ] = None,
@@ -134,7 +146,9 @@ def measure(
         "--labels": labels,
     }  # fmt: skip
     _belong(target, code, options, others)
-    work = Work(probes, examples, rank, budget, directions)
+    work = Work(probes, examples, rank, budget, optimizer, lr, depths, directions)
+    if depths is not None and depth is not None:
+        raise SpecificationError("--depth and --depths were both given; leave --depth out")
     if code:
         return _module(
             Code(
@@ -154,8 +168,9 @@ def measure(
         )
     if why := _unreadable(target):
         raise TargetError(why)
+    over = several("--depths", depths)
     network = {
-        "depth": whole("--depth", depth),
+        "depth": whole("--depth", depth) if over is None else over[1][-1],
         "width": whole("--width", width),
         "tokens": whole("--tokens", tokens),
         "size": whole("--size", size),
@@ -166,7 +181,7 @@ def measure(
         "seed": seed,
         "dtype": dtype,
         "device": device,
-        "instruments": instruments,
+        "instruments": work.instruments(instruments),
     }
     scalars, inits = named("--scalar", scalar or ()), initialisers(init or ())
 
@@ -175,12 +190,38 @@ def measure(
     specification = _specification(target, Changes(scalars, inits, _given(network), _given(run)))
     with output(output_path) as write:
         profile = _measured(target, specification, quiet, work, from_file=device is None)
+        if over is not None:
+            profile = _over_depths(profile, specification, over[1], work)
         corridor = specification.corridor
         verdict = corridor.judge(profile) if corridor is not None else None
         document = as_json(profile.to_dict(verdict)) if json or output_path else ""
         write(document)
     _show(profile, verdict, document, Screen(json, quiet, output_path))
     return 0 if verdict is None or verdict.state in ("pass", "warn") else 1
+
+
+def _over_depths(
+    profile: Profile, specification: Specification, depths: Sequence[int], work: Work
+) -> Profile:
+    """The profile with how what one step changes grows with the depth of the equation."""
+    from depthgauge.study.scaling import of_network
+
+    batch = specification.batch if isinstance(specification.batch, int) else 32
+    effort = work.given(profile.seeds[0])["effort"]
+    build = of_network(specification.network, min(batch, 32))
+    return _with_exponents(profile, build, depths, profile.seeds, effort)
+
+
+def _with_exponents(
+    profile: Profile, build: Any, depths: Sequence[int], seeds: Sequence[int], effort: Any
+) -> Profile:
+    import dataclasses
+
+    from depthgauge.study.scaling import scaling
+
+    found = scaling(build, depths, seeds, effort)
+    exponents = {name: {**e.to_dict(), "over": list(depths)} for name, e in found.items()}
+    return dataclasses.replace(profile, exponents=exponents)
 
 
 @dataclass(frozen=True)
@@ -200,10 +241,21 @@ class Work:
     examples: str | None
     rank: str | None
     budget: str | None
+    optimizer: str | None
+    lr: str | None
+    depths: str | None
     directions: str | None
+
+    def instruments(self, asked: str | None) -> str | None:
+        """Those asked for, and those that an option is about."""
+        wanted = [asked or "fast"]
+        if any(option is not None for option in (self.optimizer, self.lr, self.depths)):
+            wanted.append("updates")
+        return ",".join(wanted) if len(wanted) > 1 else asked
 
     def given(self, seed: int) -> dict[str, Any]:
         """As ``depthgauge.measure`` takes it."""
+        from depthgauge.instruments.step import Step
         from depthgauge.instruments.subject import Effort
 
         numbers: dict[str, Any] = {
@@ -211,7 +263,8 @@ class Work:
             for name in ("probes", "examples", "rank")
             if (text := getattr(self, name)) is not None
         }
-        effort = Effort(**numbers, budget=seconds("--budget", self.budget), seed=seed)
+        step = Step(self.optimizer or "sgd", rate("--lr", self.lr))
+        effort = Effort(**numbers, budget=seconds("--budget", self.budget), seed=seed, step=step)
         return {"effort": effort, "directions": _vectors(self.directions)}
 
 
@@ -291,6 +344,13 @@ def _module(code: Code, to: Screen) -> int:
             f"--seed is '{code.seed}', but a model that code builds is measured under one seed"
         )
     arguments = arguments_of(code.arguments)
+    over = several("--depths", code.work.depths)
+    if over is not None:
+        if over[0] in arguments:
+            raise SpecificationError(
+                f"--arg gives '{over[0]}', which --depths varies; leave it out"
+            )
+        arguments[over[0]] = over[1][-1]
     given = input_of(code.inputs, seed) if code.inputs else None
     kind = None if code.dtype is None else dtype_of(code.dtype)
     place = None if code.device is None else device_of(code.device)
@@ -316,13 +376,25 @@ def _module(code: Code, to: Screen) -> int:
             batch,
             target.loss,
             seed=seed,
-            instruments=code.instruments or "fast",
+            instruments=code.work.instruments(code.instruments) or "fast",
             labels=labels,
             **code.work.given(seed),
             include=code.include,
             exclude=code.exclude,
             name=code.target,
         )
+        if over is not None:
+            from depthgauge.study.scaling import of_modules
+
+            def build(depth: int, seed: int) -> Any:
+                torch.manual_seed(seed)
+                made = load(code.target, {**arguments, over[0]: depth})
+                if kind is not None or place is not None:
+                    made.module.to(device=place, dtype=kind)
+                return made.module, batch if given is not None else made.batch, made.loss
+
+            effort = code.work.given(seed)["effort"]
+            profile = _with_exponents(profile, of_modules(build), over[1], (seed,), effort)
         document = as_json(profile.to_dict()) if to.json or to.path else ""
         write(document)
     _show(profile, None, document, to)

@@ -22,6 +22,7 @@ Effective ranks of singular values ``sigma_1 >= ... >= sigma_n``:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,29 +35,34 @@ LOST = 10.0
 #: Cosine between two rows below which they count as orthogonal.
 _ORTHOGONAL = 1e-15
 _SWEEPS = 60
+#: Ratio of singular values up to which a plain decomposition keeps 12 digits of the smallest.
+_FLAT = 1e4
 
 
+@dataclass(frozen=True)
 class GradedProduct:
-    """``P``, grown from the left. ``basis`` (m, r) with orthonormal columns stands for the identity
-    that it begins with; without it all m directions are followed."""
+    """``P``: ``u`` (n, r), ``logs`` (r,), ``t`` (r, m). ``lean``: how far the columns of the last
+    factor leaned on one another, the logarithm of 1 over the smallest share of a column that is
+    none of the others'; so many digits this factor cost."""
 
-    def __init__(self, size: int, basis: FloatArray | None = None) -> None:
-        self.u = np.eye(size) if basis is None else basis
-        rank = self.u.shape[1]
-        self.logs = np.zeros(rank)
-        self.t = np.eye(rank)
+    u: FloatArray
+    logs: FloatArray
+    t: FloatArray
+    lean: float = 0.0
 
-    def take(self, columns: FloatArray) -> FloatArray:
-        """Multiply by a factor ``A`` on the left, given ``A U`` (n', r); returns the new ``U``.
+    @classmethod
+    def identity(cls, size: int) -> GradedProduct:
+        return cls(np.eye(size), np.zeros(size), np.eye(size))
+
+    def times(self, columns: FloatArray) -> GradedProduct:
+        """``A P`` for a factor ``A``, given ``A U`` (n', r).
 
         A column that depends on the ones before it to rounding, or that is zero, has the logarithm
         -inf from then on. NaN and inf make every logarithm NaN.
         """
         if np.isnan(self.logs).any() or not np.isfinite(columns).all():
             rank = min(columns.shape)
-            self.logs, self.t = np.full(rank, np.nan), self.t[:rank]
-            self.u = np.eye(len(columns), rank)
-            return self.u
+            return GradedProduct(np.eye(len(columns), rank), np.full(rank, np.nan), self.t[:rank])
         top = np.abs(columns).max(axis=0)
         top = np.where(top > 0, top, 1.0)  # squares stay in range
         with np.errstate(divide="ignore"):
@@ -80,9 +86,8 @@ class GradedProduct:
         ratio = np.where(np.isfinite(ratio), ratio, 0.0)
         mixing = np.triu(r) / diagonal[:, None] * ratio
         mixing[gone] = 0.0
-        self.t = mixing @ t
-        self.logs, self.u = new, q
-        return self.u
+        lean = math.log(1 / diagonal.min()) if rank else 0.0
+        return GradedProduct(q, new, mixing @ t, lean)
 
     def log_singular_values(self) -> FloatArray:
         """Natural logarithms, from the largest on; -inf where a direction is gone."""
@@ -92,11 +97,18 @@ class GradedProduct:
 def log_singular_values(logs: FloatArray, rows: FloatArray) -> FloatArray:
     """Of ``diag(e^logs) rows``, (r,) and (r, m): natural logarithms, the largest first.
 
-    One-sided Jacobi on pairs of rows, all disjoint pairs of a round at once. A row keeps its scale
-    apart, so a pair meets with the ratio of both scales, never with a scale itself.
+    Where they span a few decades LAPACK's values are as good. Else one-sided Jacobi on pairs of
+    rows, all disjoint pairs of a round at once. A row keeps its scale apart, so a pair meets with
+    the ratio of both scales, never with a scale itself.
     """
     if np.isnan(logs).any() or not np.isfinite(rows).all():
         return np.full(len(logs), np.nan)
+    if len(logs) and np.ptp(logs) < math.log(_FLAT):  # -inf makes it NaN or inf
+        values = np.linalg.svd(np.exp(logs - logs.max())[:, None] * rows, compute_uv=False)
+        values = values[: len(logs)]
+        if len(values) == len(logs) and values[-1] * _FLAT > values[0]:
+            flat: FloatArray = np.log(values) + logs.max()
+            return flat
     lengths = np.linalg.norm(rows, axis=1)
     alive = np.isfinite(logs) & (lengths > 0)
     a = rows[alive] / lengths[alive, None]

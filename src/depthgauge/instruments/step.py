@@ -148,7 +148,7 @@ def stepped(
         line = str(error).strip().partition("\n")[0]
         raise SpecificationError(
             f"the step of {type(optimizer).__name__} raised {type(error).__name__}: {line}; give "
-            f"an optimizer whose step() needs no closure"
+            f"an optimizer whose step() takes these gradients and needs no closure"
         ) from error
     stay = {name: _why_not(p, gradients.get(name), name in held) for name, p in parameters.items()}
     values = {name: copies[name].detach() for name, why in stay.items() if not why}

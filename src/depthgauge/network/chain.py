@@ -130,14 +130,18 @@ def batched_vjp(
     One batched pass; where an operation cannot be batched (a custom function, a checkpoint), P
     passes.
     """
-    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    reached: list[bool] = []
+
+    def one(vector: Tensor) -> tuple[Tensor, ...]:
+        found = torch.autograd.grad(outputs, inputs, [vector], retain_graph=True, allow_unused=True)
+        reached[:] = [g is not None for g in found]
+        return tuple(vector.new_zeros(()) if g is None else g for g in found)
+
     try:
-        return list(
-            torch.autograd.grad(outputs, inputs, [vectors], is_grads_batched=True, **options)
-        )
-    except RuntimeError:
-        each = [torch.autograd.grad(outputs, inputs, [v], **options) for v in vectors]
-    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)]
+        each = torch.vmap(one)(vectors)
+    except (RuntimeError, ValueError):
+        each = tuple(torch.stack(parts) for parts in zip(*map(one, vectors), strict=True))
+    return [g if there else None for g, there in zip(each, reached, strict=True)]
 
 
 def _vjp(

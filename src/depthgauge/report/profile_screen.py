@@ -63,6 +63,14 @@ _DEEPER: Final = {
     "block_loss": "smallest gain of a block",
 }
 
+#: What one step of the optimiser does, and its labels.
+_UPDATES: Final = {
+    "functional_update": "state, relative change",
+    "branch_update": "last state, by a branch alone",
+    "update_to_weight": "weights of a branch",
+    "update_alignment": "alignment of branches",
+}
+
 
 def print_profile(
     profile: Profile, verdict: Verdict | None = None, console: Console | None = None
@@ -80,7 +88,9 @@ def print_profile(
         _growth(profile),
         _branches(profile),
         _gates(profile),
-        _directions(profile),
+        _deeper(profile, "direction", _DEEPER),
+        _deeper(profile, "one step", _UPDATES),
+        _exponents(profile),
     ]
     for columns in tables:
         if columns[0].cells:
@@ -258,12 +268,12 @@ def _gates(profile: Profile) -> list[Column]:
     ]
 
 
-def _directions(profile: Profile) -> list[Column]:
+def _deeper(profile: Profile, head: str, labels: Mapping[str, str]) -> list[Column]:
     """What was found at the states beyond the rivers: at both ends, the least and the largest, all
     medians over seeds; with the standard error of an average that was estimated."""
-    shown = {name: profile.by_block(name) for name in _DEEPER if name in profile}
+    shown = {name: profile.by_block(name) for name in labels if name in profile}
     names, firsts, lasts, least, most = [], [], [], [], []
-    for name, label in _DEEPER.items():
+    for name, label in labels.items():
         if not (found := shown.get(name)):
             continue
         blocks, values = found
@@ -277,11 +287,30 @@ def _directions(profile: Profile) -> list[Column]:
         least.append(number(float(low)))
         most.append(number(float(high)))
     return [
-        Column("direction", names, right=False),
+        Column(head, names, right=False),
         Column("first", firsts, right=False),
         Column("last", lasts, right=False),
         Column("least", least),
         Column("most", most),
+    ]
+
+
+def _exponents(profile: Profile) -> list[Column]:
+    """How what one step changes grows with depth: the power of the depth and its interval."""
+    found = profile.exponents
+    return [
+        Column("with depth", [name.replace("_", " ") for name in found], right=False),
+        Column("exponent", [number(e["slope"]) for e in found.values()]),
+        Column(
+            "interval",
+            [
+                "none" if e["low"] is None else f"[{number(e['low'])}, {number(e['high'])}]"
+                for e in found.values()
+            ],
+            right=False,
+        ),
+        Column("depths", [str(e["depths"]) for e in found.values()]),
+        Column("n", [str(e["seeds"]) for e in found.values()]),
     ]
 
 

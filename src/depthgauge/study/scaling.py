@@ -23,10 +23,12 @@ from depthgauge.jsonable import jsonable
 from depthgauge.sites import FloatArray
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from depthgauge.instruments.subject import Effort, Subject
     from depthgauge.network.spec import Network
 
-__all__ = ["Exponent", "exponent", "of_network", "scaling", "t_quantile"]
+__all__ = ["Exponent", "exponent", "of_modules", "of_network", "scaling", "t_quantile"]
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,24 @@ def _totals(subject: Subject, effort: Effort) -> Mapping[str, float]:
                 name = "norm_of_sum_to_root_sum_square"
                 totals[name] = shares[name]
     return totals
+
+
+def of_modules(
+    build: Callable[[int, int], tuple[nn.Module, Any, Callable[..., Any] | None]],
+) -> Callable[[int, int], Subject]:
+    """A builder for ``scaling`` from one of ``(module, batch, loss)``; of several streams the last
+    is taken. Raises NetworkError where there is none to follow."""
+
+    def subject(depth: int, seed: int) -> Subject:
+        from depthgauge.errors import NetworkError
+        from depthgauge.trace.measuring import followed
+
+        found = followed(*build(depth, seed), seed)
+        if isinstance(found, str):
+            raise NetworkError(f"at depth {depth}: {found}")
+        return found[-1]
+
+    return subject
 
 
 def of_network(network: Network, batch: int = 32) -> Callable[[int, int], Subject]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from depthgauge._version import __version__
 from depthgauge.arguments import PARTS, aims_of, alone, chosen, dtype_name, effort_of, seeds_of
 from depthgauge.errors import SpecificationError
-from depthgauge.instruments.subject import Effort
+from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.probing import deepened
 from depthgauge.profile import Profile
 from depthgauge.sites import QUANTITIES, Column, Site
@@ -34,7 +34,7 @@ from depthgauge.trace.running import Pass, quiet, run, unwrapped
 from depthgauge.trace.streams import Branch, Link
 from depthgauge.trace.subjects import Given, subjects
 
-__all__ = ["measure_module"]
+__all__ = ["followed", "measure_module"]
 
 
 def measure_module(
@@ -67,14 +67,25 @@ def measure_module(
         for part in ("state", "gradient", "gate", "branch")
     }
     model, notes = unwrapped(model)
-    readings = Readings(
-        statistics["state"], statistics["gradient"], statistics["gate"], bool(statistics["branch"])
-    )
+    branches = bool(statistics["branch"]) or "branch_update" in quantities
+    readings = Readings(statistics["state"], statistics["gradient"], statistics["gate"], branches)
     with quiet():
         found = _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
         given = Given(model, batch, loss, seeds[0], *aims)
         group = subjects(given, found.passed, found.analysis, found.rows)
         return deepened(found.profile, [group], quantities, effort)
+
+
+def followed(
+    model: nn.Module, batch: Any, loss: Callable[..., Any] | None = None, seed: int = 0
+) -> list[Subject] | str:
+    """The streams of a module as instruments take them that run it again, or why there is none."""
+    model, notes = unwrapped(model)
+    with quiet():
+        readings = Readings([], [], [], False)
+        found = _measured(model, batch, loss, seed, readings, (), lambda path: True, notes, "")
+        given = Given(model, batch, loss, seed)
+        return subjects(given, found.passed, found.analysis, found.rows)
 
 
 @dataclass(frozen=True)
