@@ -41,7 +41,15 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run.
-HEAVY: Final = ("jacobian", "directions", "blocks", "spectrum", "updates", "stiffness")
+HEAVY: Final = (
+    "jacobian",
+    "directions",
+    "blocks",
+    "spectrum",
+    "updates",
+    "precision",
+    "stiffness",
+)
 
 #: Of the spectrum, what is one number at a site.
 SPECTRUM: Final = (
@@ -49,6 +57,19 @@ SPECTRUM: Final = (
     "effective_rank_entropy",
     "stable_rank",
     "lost_direction_fraction",
+)
+
+#: Of the precision instrument.
+PRECISION: Final = (
+    "relative_error_state",
+    "relative_error_gradient",
+    "flushed_gradient_fraction",
+    "headroom_float16_bits",
+    "headroom_bfloat16_bits",
+    "headroom_float8_e4m3_bits",
+    "headroom_float8_e5m2_bits",
+    "last_binades_fraction",
+    "underflow_headroom_bits",
 )
 
 #: What each quantity is made of: (which river, the gates, or a heavier instrument; statistic).
@@ -66,6 +87,7 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     "apjn": ("jacobian", "apjn"),
     "apjn_standard_error": ("jacobian", "apjn_standard_error"),
     **{name: ("spectrum", name) for name in SPECTRUM},
+    **{name: ("precision", name) for name in PRECISION},
     **{name: ("blocks", name) for name in ("block_gain", "block_loss")},
     **{
         name: ("directions", name)

@@ -13,10 +13,12 @@ from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.directions import DIRECTIONS, directions
 from depthgauge.instruments.jacobians import APJN, apjn
+from depthgauge.instruments.precision import PRECISION, precision
 from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
 from depthgauge.instruments.stiffness import STIFFNESS, stiffness
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.instruments.updates import UPDATES, updates
+from depthgauge.network.module import EquationNetwork
 from depthgauge.profile import Profile
 from depthgauge.sites import Column, FloatArray
 
@@ -32,6 +34,7 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
     "updates": (updates, UPDATES),
+    "precision": (precision, PRECISION),
     "stiffness": (stiffness, STIFFNESS),
 }
 assert tuple(INSTRUMENTS) == HEAVY
@@ -58,9 +61,10 @@ def deepened(
     each: dict[str, list[Found]] = {name: [] for name in names}
     seconds = dict.fromkeys(names, 0.0)
     for group in groups:
+        given = _meant(effort, profile, group)
         for name in names:
             start = time.perf_counter()
-            each[name].append(_one(name, group, effort))
+            each[name].append(_one(name, group, given))
             seconds[name] += time.perf_counter() - start
     columns, vectors = dict(profile.columns), dict(profile.vectors)
     missing = dict(profile.not_measured)
@@ -74,6 +78,15 @@ def deepened(
     return dataclasses.replace(
         profile, columns=columns, vectors=vectors, not_measured=missing, settings=settings
     )
+
+
+def _meant(effort: Effort, profile: Profile, group: Group) -> Effort:
+    """What an equation built stands in float64, whichever precision was asked for: then that is the
+    arithmetic intended."""
+    built = not isinstance(group, str) and any(isinstance(s.model, EquationNetwork) for s in group)
+    if effort.arithmetic is None and built:
+        return dataclasses.replace(effort, arithmetic=profile.dtype)
+    return effort
 
 
 def _one(name: str, group: Group, effort: Effort) -> Found:

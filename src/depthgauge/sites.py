@@ -112,6 +112,14 @@ _JACOBIAN = (
     "numbers of its state; the mean over the examples followed"
 )
 
+_FLOAT64 = "the same weights and batch in float64, Euclidean norms over every element"
+_HEADROOM = (
+    "log2(largest finite number of {name} / largest magnitude), of the run in float64: negative by "
+    "how much a value is too large; at a branch the least over every value computed in its module. "
+    "What the arithmetic keeps in float32 has float32's"
+)
+_FORMAT = "the format is that of the arithmetic asked for, float16 where that is float32 or wider"
+
 _ALL = [
     *_river(
         "state", "the state, after the block's whole update", "state units", "nonfinite_fraction"
@@ -319,6 +327,54 @@ _ALL = [
         "ratio",
         "at the last state: the RMS of the sum of its changes, one branch moved at a time, over "
         "the sum of their RMS. 1: all pull one way; 1/sqrt(branches): orthogonal and of one size",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "relative_error_state",
+        "ratio",
+        f"|state - exact| / |exact|, exact being that of {_FLOAT64}; NaN where the state is",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "relative_error_gradient",
+        "ratio",
+        f"|gradient - exact| / |exact|, exact being that of {_FLOAT64}; NaN where the gradient is",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "flushed_gradient_fraction",
+        "share",
+        "the share of elements of the gradient that are not 0 in float64 and are 0 in the "
+        "arithmetic asked for, by underflow or since terms cancel; of all elements",
+        "linear",
+        ("state",),
+    ),
+    *(
+        Quantity(
+            f"headroom_{name}_bits",
+            "bits",
+            _HEADROOM.format(name=name),
+            "linear",
+            ("state", "branch"),
+        )
+        for name in ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
+    ),
+    Quantity(
+        "last_binades_fraction",
+        "share",
+        "the share of non-zero values of the state from half the last power of two of the format "
+        f"up (float16: from 16384), those too large for it too; {_FORMAT}",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "underflow_headroom_bits",
+        "bits",
+        "log2(RMS of the gradient over every element / smallest normal number of the format), "
+        f"loss not scaled: under 0 a typical gradient loses digits; {_FORMAT}",
         "linear",
         ("state",),
     ),

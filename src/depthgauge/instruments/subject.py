@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from depthgauge.errors import SpecificationError
+from depthgauge.instruments.arithmetic import arithmetic_named
 from depthgauge.instruments.step import Step
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
@@ -36,8 +37,9 @@ class Effort:
     followed one by one; ``sites``: states at which a spectrum is written down, at most; ``exact``:
     the largest state all of whose directions are followed; ``rank``: leading directions of a larger
     one; ``iterations``: of its subspace; ``step``: the optimiser's, whose update is measured;
-    ``branches``: moved alone, at most; ``budget``: seconds for all of them, None for no end;
-    ``seed``: of every random vector. Raises SpecificationError.
+    ``branches``: moved alone, at most; ``arithmetic``: the one intended for training, of
+    ``arithmetic.ARITHMETICS`` (None: the model's own); ``budget``: seconds for all of them, None
+    for no end; ``seed``: of every random vector. Raises SpecificationError.
     """
 
     probes: int = 8
@@ -48,6 +50,7 @@ class Effort:
     iterations: int = 3
     step: Step = field(default_factory=Step)
     branches: int = 32
+    arithmetic: str | None = None
     budget: float | None = None
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
@@ -58,6 +61,8 @@ class Effort:
                 raise SpecificationError(
                     f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
                 )
+        if self.arithmetic is not None:
+            arithmetic_named(self.arithmetic)
         if not isinstance(self.step, Step):
             raise SpecificationError(
                 f"step is {self.step!r}, expected depthgauge.Step(optimizer, lr)"

@@ -24,11 +24,12 @@ from depthgauge.network.chain import Chain, Kept, twice_differentiable
 from depthgauge.trace.batches import call, examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import Inventory, inventory
+from depthgauge.trace.operations import CASTS
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "chain", "gradients", "quiet", "run", "unwrapped"]
+__all__ = ["Pass", "chain", "gradients", "loss_of", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -300,7 +301,7 @@ def chain(
         twice_differentiable(),
     ):
         try:
-            keep = [before.graph.places[i] for i in places]
+            keep = [before.graph.places[_uncast(before.graph, i)] for i in places]
             found = _forward(model, held, batch, None, saved, before.lifted, keep)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
@@ -308,7 +309,8 @@ def chain(
         count = examples(batch)
         states = []
         for i in places:
-            edge, value = recorder.kept.get(before.graph.places[i], (None, None))
+            made = before.graph.places[_uncast(before.graph, i)]
+            edge, value = recorder.kept.get(made, (None, None))
             if value is None or tuple(value.shape) != before.graph.values[i].shape:
                 raise NetworkError(
                     "a second pass of the model does not compute what the first did, so its states "
@@ -324,6 +326,15 @@ def chain(
             return _total(outputs, found.output, batch, loss, seed, recorder.graph, recorder)[0]
 
         yield Chain(states, total, [t.detach() for _, t in tensors(found.output)])
+
+
+def _uncast(graph: Graph, i: int) -> int:
+    """The value that a cast was given. A cast to a tensor's own type gives the tensor itself, in
+    another precision a new one, which only what follows the cast sends its gradient to."""
+    value = graph.values[i]
+    while value.name in CASTS and value.inputs:
+        value = graph.values[value.inputs[0]]
+    return value.index
 
 
 def _axis(shape: Sequence[int], count: int) -> int | None:
@@ -463,7 +474,7 @@ def _total(
     random cotangent of RMS 1 at the first tensor, and at others that end streams of their own.
     """
     if loss is not None:
-        return _loss(loss, output, batch), "the gradient of the loss given"
+        return loss_of(loss, output, batch), "the gradient of the loss given"
     backward = [(n, t) for n, t in outputs if t.requires_grad and t.is_floating_point()]
     if not backward:
         return outputs[0][1], "none"
@@ -502,7 +513,8 @@ def _fresh(graph: Graph, only: set[int]) -> bool:
     return any(graph.values[i].kind == "sum" and len(graph.flow[i]) > 1 for i in only)
 
 
-def _loss(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
+def loss_of(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
+    """The user's loss as one number. Raises ModelError where it raises, TargetError else."""
     try:
         value = loss(output, batch) if _takes_two(loss) else loss(output)
     except (Exception, SystemExit) as error:
