@@ -33,6 +33,7 @@ def test_quantity_names_are_the_contract() -> None:
         *("headroom_float16_bits", "headroom_bfloat16_bits"),
         *("headroom_float8_e4m3_bits", "headroom_float8_e5m2_bits"),
         *("last_binades_fraction", "underflow_headroom_bits"),
+        "stiffness",
     ]
     for name, quantity in (QUANTITIES | SUMMARIES).items():
         assert quantity.name == name

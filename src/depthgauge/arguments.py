@@ -41,7 +41,15 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run.
-HEAVY: Final = ("jacobian", "directions", "blocks", "spectrum", "updates", "precision")
+HEAVY: Final = (
+    "jacobian",
+    "directions",
+    "blocks",
+    "spectrum",
+    "updates",
+    "precision",
+    "stiffness",
+)
 
 #: Of the spectrum, what is one number at a site.
 SPECTRUM: Final = (
@@ -89,6 +97,7 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
         name: ("updates", name)
         for name in ("update_to_weight", "functional_update", "branch_update", "update_alignment")
     },
+    "stiffness": ("stiffness", "ratio"),
 }
 assert set(PARTS) == set(QUANTITIES)
 

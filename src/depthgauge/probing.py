@@ -15,6 +15,7 @@ from depthgauge.instruments.directions import DIRECTIONS, directions
 from depthgauge.instruments.jacobians import APJN, apjn
 from depthgauge.instruments.precision import PRECISION, precision
 from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
+from depthgauge.instruments.stiffness import STIFFNESS, stiffness
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.instruments.updates import UPDATES, updates
 from depthgauge.network.module import EquationNetwork
@@ -34,8 +35,11 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "spectrum": (spectra, SPECTRUM),
     "updates": (updates, UPDATES),
     "precision": (precision, PRECISION),
+    "stiffness": (stiffness, STIFFNESS),
 }
 assert tuple(INSTRUMENTS) == HEAVY
+#: Of the whole network: taken once, however many streams there are.
+WHOLE: Final = ("stiffness",)
 
 
 def heavy(quantities: Iterable[str]) -> list[str]:
@@ -92,7 +96,7 @@ def _one(name: str, group: Group, effort: Effort) -> Found:
     if isinstance(group, str):
         whole.missing = dict.fromkeys(may_find, group)
         return whole
-    for subject in group:
+    for subject in group[-1:] if name in WHOLE else group:
         found = _taken(instrument, may_find, subject, effort)
         for quantity, (rows, values) in found.columns.items():
             for row, value in zip(rows, values, strict=True):

@@ -378,6 +378,16 @@ _ALL = [
         "linear",
         ("state",),
     ),
+    Quantity(
+        "stiffness",
+        "ratio",
+        "learning rate x largest curvature of the loss on this batch, over the limit of the "
+        "optimiser's stability; of the whole network, at the last state: the larger of step 0 and "
+        "after some real steps, for Adam that after the steps. Over 1 a quadratic so curved "
+        "diverges; 0: nothing curves upwards. More: settings.instruments.stiffness",
+        "log",
+        ("state",),
+    ),
 ]
 
 #: Quantities that are several numbers at a site, and what these are.

@@ -120,7 +120,7 @@ relu         0.4
 not measured: state_mean, state_max, quantiles, nonfinite_fraction, gradient_mean, gradient_max,
               gradient_nonfinite_fraction, saturated_fraction, dead_fraction, derivative_q05,
               derivative_q50, derivative_q95, branches, correlation, jacobian, spectrum, blocks,
-              directions, updates (only the rivers were asked for)
+              directions, updates, precision, stiffness (only the rivers were asked for)
 
 corridor                      value  bound              margin  reason
 forward_drift   FAIL             12  max 10            -0.0792  12 is 0.0792 decades outside \

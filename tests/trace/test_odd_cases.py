@@ -852,7 +852,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
         dict(instruments="rivrs"),
         "instruments names 'rivrs', expected one of fast, balanced, thorough, all, rivers, "
         "quantiles, gates, branches, correlation, jacobian, directions, blocks, spectrum, "
-        "updates, precision or a quantity (did you mean 'rivers'?)",
+        "updates, precision, stiffness or a quantity (did you mean 'rivers'?)",
     ),
 ]
 
