@@ -21,10 +21,15 @@ _SHOWN: Final = 3
 
 
 def remarks(profile: Profile) -> list[str]:
-    """A sentence each: collapse, values that a format cannot hold, updates that are lost."""
-    notes = profile.settings.get("instruments")
-    precision = notes.get("precision", {}) if isinstance(notes, Mapping) else {}
-    return [*_collapse(profile), *_precision(precision)]
+    """A sentence each: collapse, values that a format cannot hold, updates that are lost, steps
+    that are too long for the curvature."""
+    found = profile.settings.get("instruments")
+    notes = found if isinstance(found, Mapping) else {}
+    return [
+        *_collapse(profile),
+        *_precision(notes.get("precision", {})),
+        *_stiffness(notes.get("stiffness", {})),
+    ]
 
 
 def _collapse(profile: Profile) -> Iterator[str]:
@@ -76,6 +81,18 @@ def _precision(note: Mapping[str, Any]) -> Iterator[str]:
             f"{', '.join(frozen[:_SHOWN])}{others}: every update is under half a unit in the last "
             f"place"
         )
+
+
+def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:
+    if note.get("ratio") is None:
+        return
+    ratio, where = note["ratio"], note["ratio_at"]
+    loose = "" if note["converged"] else "; the curvature has not converged"
+    yield (
+        f"stiffness: learning rate {note['learning_rate']:g} times the largest curvature "
+        f"{note[where]['largest']:.3g} of {note['of']} is {ratio:.3g} of the stability limit of "
+        f"{note['optimizer']['name']}, {where if where == 'step 0' else f'{where} steps'}{loose}"
+    )
 
 
 def _place(found: Mapping[str, Any]) -> str:
