@@ -47,7 +47,7 @@ def _collapse(profile: Profile) -> Iterator[str]:
         f"them apart is left at block {blocks[int(below[0])]})"
     )
     dead = profile.by_block("dead_fraction")
-    if dead and np.nanmax(dead[1]) > 0:
+    if dead and (dead[1] > 0).any():
         line += "; units that are dead are so because the examples are alike"
     yield line
 
@@ -84,7 +84,7 @@ def _precision(note: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:
-    if note.get("ratio") is None:
+    if note.get("ratio") is None or "ratio_at" not in note:
         return
     ratio, where = note["ratio"], note["ratio_at"]
     loose = "" if note["converged"] else "; the curvature has not converged"

@@ -646,7 +646,7 @@ def test_measure_has_them_for_modules_and_equations(model: Stack, batch: Tensor)
     profile = dg.measure(model, batch, cross_entropy, instruments=["branches", "updates"])
     assert {site.role for site in profile.sites_of("branch_update")} == {"branch"}
     alone = dg.measure(model, batch, cross_entropy, instruments="updates")
-    assert {site.role for site in alone.sites_of("branch_update")} == {"state"}
+    assert {site.role for site in alone.sites_of("branch_update")} == {"branch"}
     for name in UPDATES:
         assert exact(profile[name], alone[name])
     made = dg.measure(
