@@ -51,19 +51,17 @@ def of_tokens(x: Tensor) -> list[float]:
 
 def _sums(x: Tensor) -> list[float]:
     """``|sum of unit vectors|^2`` of each group."""
-    found = []
-    for a in x.numpy():
-        squares = np.einsum("mn,mn->m", a, a)
-        low, high = float(squares.min()), float(squares.max())
-        if not (low > 1e-30 and high < 1e30):  # squares near the ends of the range lose digits
-            a = a.astype(np.float64)
-            top = np.abs(a).max(axis=1, keepdims=True)
-            with np.errstate(all="ignore"):
-                a = a / top
-            squares = np.einsum("mn,mn->m", a, a)
+    a = x.numpy()
+    squares = np.einsum("gmn,gmn->gm", a, a)
+    if not (1e-30 < squares.min() and squares.max() < 1e30):  # near the ends digits are lost
+        a = a.astype(np.float64)
         with np.errstate(all="ignore"):
-            s = (1 / np.sqrt(squares)).astype(a.dtype) @ a
-        found.append(float(s.astype(np.float64) @ s.astype(np.float64)))
+            a = a / np.abs(a).max(axis=2, keepdims=True)
+        squares = np.einsum("gmn,gmn->gm", a, a)
+    with np.errstate(all="ignore"):
+        inverse = (1 / np.sqrt(squares)).astype(a.dtype)
+        total = np.matmul(inverse[:, None], a)[:, 0].astype(np.float64)
+    found: list[float] = np.einsum("gn,gn->g", total, total).tolist()
     return found
 
 
