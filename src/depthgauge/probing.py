@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from torch import nn
 
 from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.directions import DIRECTIONS, directions
 from depthgauge.instruments.jacobians import APJN, apjn
-from depthgauge.instruments.precision import PRECISION, precision
+from depthgauge.instruments.parity import parity
+from depthgauge.instruments.precision import ERRORS, PRECISION, precision
 from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
 from depthgauge.instruments.stiffness import STIFFNESS, stiffness
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
@@ -27,6 +29,22 @@ __all__ = ["Group", "deepened", "heavy"]
 #: The subjects of one seed, one a stream, whose rows the instruments fill; or why there is none.
 Group: TypeAlias = Sequence[Subject] | str
 
+
+def _precision(subject: Subject, effort: Effort) -> Found:
+    """``precision``; with a module in place of an arithmetic the errors are that module's."""
+    if not isinstance(other := effort.arithmetic, nn.Module):
+        return precision(subject, effort)
+    found = precision(subject, dataclasses.replace(effort, arithmetic=None))
+    compared = parity(subject, effort, other)
+    for name in ERRORS:
+        found.columns.pop(name, None)
+        found.missing.pop(name, None)
+    found.columns |= compared.columns
+    found.missing |= compared.missing
+    found.notes |= compared.notes
+    return found
+
+
 #: Each instrument, with everything it may find.
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
@@ -34,7 +52,7 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
     "updates": (updates, UPDATES),
-    "precision": (precision, PRECISION),
+    "precision": (_precision, PRECISION),
     "stiffness": (stiffness, STIFFNESS),
 }
 assert tuple(INSTRUMENTS) == HEAVY

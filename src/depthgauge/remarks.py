@@ -28,6 +28,7 @@ def remarks(profile: Profile) -> list[str]:
     return [
         *_collapse(profile),
         *_precision(notes.get("precision", {})),
+        *_parity(notes.get("parity", {})),
         *_stiffness(notes.get("stiffness", {})),
     ]
 
@@ -81,6 +82,20 @@ def _precision(note: Mapping[str, Any]) -> Iterator[str]:
             f"{', '.join(frozen[:_SHOWN])}{others}: every update is under half a unit in the last "
             f"place"
         )
+
+
+def _parity(note: Mapping[str, Any]) -> Iterator[str]:
+    parts = [
+        f"{word} by {max(errors.values()):.2g}"
+        for word, key in (
+            ("outputs", "output_error"),
+            ("gradients of the input", "input_gradient_error"),
+            ("of parameters", "parameter_gradient_error"),
+        )
+        if (errors := note.get(key))
+    ]
+    if parts:
+        yield f"{note['against']} differs from float64, at most: {', '.join(parts)}"
 
 
 def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:

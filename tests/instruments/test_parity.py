@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from depthgauge.instruments.parity import parity
 from depthgauge.instruments.subject import Effort
+from depthgauge.measurement import measure
 from tests.instruments.subjects import subject_of
 
 
@@ -108,3 +109,18 @@ def test_both_are_as_before() -> None:
     parity(subject_of(model, x), Effort(), other)
     assert all(torch.equal(v, before[k]) for k, v in other.state_dict().items())
     assert all(p.grad is None for p in other.parameters())
+
+
+def test_measure_compares_a_module_in_place_of_an_arithmetic() -> None:
+    model, x = model_of()
+    for other, largest in ((Fused(model), 1e-6), (Fused(model, 1.5), 1.0)):
+        effort = Effort(arithmetic=other)
+        profile = measure(model, x, instruments="precision", effort=effort)
+        note = profile.settings["instruments"]["parity"]  # type: ignore[index]
+        alone = parity(subject_of(model, x), effort, other).notes["parity"]
+        assert note["output_error"] == pytest.approx(alone["output_error"])
+        assert largest / 100 < note["output_error"]["output"] < largest
+        assert "headroom_float16_bits" in profile
+        assert profile.not_measured["relative_error_state"].startswith("outputs and gradients only")
+        (said,) = (line for line in profile.to_dict()["remarks"] if line.startswith("Fused"))
+        assert f"outputs by {note['output_error']['output']:.2g}" in said

@@ -53,7 +53,8 @@ def _sums(x: Tensor) -> list[float]:
     """``|sum of unit vectors|^2`` of each group."""
     a = x.numpy()
     squares = np.einsum("gmn,gmn->gm", a, a)
-    if not (1e-30 < squares.min() and squares.max() < 1e30):  # near the ends digits are lost
+    low, high = squares.min(), squares.max()
+    if not (low > 1e-30 and high < 1e30):  # near the ends digits are lost; NaN
         a = a.astype(np.float64)
         with np.errstate(all="ignore"):
             a = a / np.abs(a).max(axis=2, keepdims=True)

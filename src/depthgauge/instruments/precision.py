@@ -106,7 +106,7 @@ def precision(
     chosen = arithmetic
     if chosen is None:
         chosen = own(held, subject.batch)
-        if effort.arithmetic is not None:
+        if isinstance(effort.arithmetic, str):
             chosen = arithmetic_named(effort.arithmetic)
     runs = Runs(subject, products=chosen.rounds_factors)
     reference = runs.of(arithmetic_named("float64"))

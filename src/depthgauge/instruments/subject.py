@@ -38,7 +38,8 @@ class Effort:
     the largest state all of whose directions are followed; ``rank``: leading directions of a larger
     one; ``iterations``: of its subspace; ``step``: the optimiser's, whose update is measured;
     ``branches``: moved alone, at most; ``arithmetic``: the one intended for training, of
-    ``arithmetic.ARITHMETICS`` (None: the model's own); ``budget``: seconds for all of them, None
+    ``arithmetic.ARITHMETICS``, or a module of your own in its place, compiled or fused (None: the
+    model's own); ``budget``: seconds for all of them, None
     for no end; ``seed``: of every random vector. Raises SpecificationError.
     """
 
@@ -50,7 +51,7 @@ class Effort:
     iterations: int = 3
     step: Step = field(default_factory=Step)
     branches: int = 32
-    arithmetic: str | None = None
+    arithmetic: str | nn.Module | None = None
     budget: float | None = None
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
@@ -61,7 +62,7 @@ class Effort:
                 raise SpecificationError(
                     f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
                 )
-        if self.arithmetic is not None:
+        if self.arithmetic is not None and not isinstance(self.arithmetic, nn.Module):
             arithmetic_named(self.arithmetic)
         if not isinstance(self.step, Step):
             raise SpecificationError(
