@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from depthgauge.cli.code import Code, diverted
 from depthgauge.cli.options import (
     Debug,
     Json,
@@ -21,13 +20,11 @@ from depthgauge.cli.options import (
     initialisers,
     named,
     output,
-    rate,
     say,
     screen,
-    seconds,
-    several,
     whole,
 )
+from depthgauge.cli.work import Work, with_exponents
 from depthgauge.errors import SpecificationError, TargetError, UsageError
 from depthgauge.trace.targets import is_code
 
@@ -151,8 +148,7 @@ def measure(
     }  # fmt: skip
     _belong(target, code, options, others)
     work = Work(probes, examples, rank, budget, optimizer, lr, depths, against, directions)
-    if against is not None:
-        work, dtype = _compared(work, dtype, code)
+    work, dtype = work.compared(dtype, code)
     if depths is not None and depth is not None:
         raise SpecificationError("--depth and --depths were both given; leave --depth out")
     if code:
@@ -174,7 +170,7 @@ def measure(
         )
     if why := _unreadable(target):
         raise TargetError(why)
-    over = several("--depths", depths)
+    over = work.over
     network = {
         "depth": whole("--depth", depth) if over is None else over[1][-1],
         "width": whole("--width", width),
@@ -206,30 +202,6 @@ def measure(
     return 0 if verdict is None or verdict.state in ("pass", "warn") else 1
 
 
-def _over_depths(
-    profile: Profile, specification: Specification, depths: Sequence[int], work: Work
-) -> Profile:
-    """The profile with how what one step changes grows with the depth of the equation."""
-    from depthgauge.study.scaling import of_network
-
-    batch = specification.batch if isinstance(specification.batch, int) else 32
-    effort = work.given(profile.seeds[0])["effort"]
-    build = of_network(specification.network, min(batch, 32))
-    return _with_exponents(profile, build, depths, profile.seeds, effort)
-
-
-def _with_exponents(
-    profile: Profile, build: Any, depths: Sequence[int], seeds: Sequence[int], effort: Any
-) -> Profile:
-    import dataclasses
-
-    from depthgauge.study.scaling import scaling
-
-    found = scaling(build, depths, seeds, effort)
-    exponents = {name: {**e.to_dict(), "over": list(depths)} for name, e in found.items()}
-    return dataclasses.replace(profile, exponents=exponents)
-
-
 @dataclass(frozen=True)
 class Screen:
     """Where the result goes, as the options say."""
@@ -239,103 +211,14 @@ class Screen:
     path: str | None
 
 
-@dataclass(frozen=True)
-class Work:
-    """How much the instruments that run a network again may do, and what they follow."""
-
-    probes: str | None
-    examples: str | None
-    rank: str | None
-    budget: str | None
-    optimizer: str | None
-    lr: str | None
-    depths: str | None
-    against: str | None
-    directions: str | None
-    arithmetic: str | None = None
-
-    def instruments(self, asked: str | None) -> str | None:
-        """Those asked for, and those that an option is about."""
-        wanted = [asked or "fast"]
-        if any(option is not None for option in (self.optimizer, self.lr, self.depths)):
-            wanted.append("updates")
-        if self.against is not None:
-            wanted.append("precision")
-        return ",".join(wanted) if len(wanted) > 1 else asked
-
-    def given(self, seed: int) -> dict[str, Any]:
-        """As ``depthgauge.measure`` takes it."""
-        from depthgauge.instruments.step import Step
-        from depthgauge.instruments.subject import Effort
-
-        numbers: dict[str, Any] = {
-            name: whole(f"--{name}", text)
-            for name in ("probes", "examples", "rank")
-            if (text := getattr(self, name)) is not None
-        }
-        step = Step(self.optimizer or "sgd", rate("--lr", self.lr))
-        effort = Effort(
-            **numbers,
-            budget=seconds("--budget", self.budget),
-            seed=seed,
-            step=step,
-            arithmetic=self.arithmetic,
-        )
-        return {"effort": effort, "directions": _vectors(self.directions)}
-
-
-def _compared(work: Work, dtype: str | None, code: bool) -> tuple[Work, str | None]:
-    """What is compared with float64, and in which precision the measurement itself is taken: a
-    module stays as it was built, an equation runs in the arithmetic meant where it is a precision
-    of its own."""
-    import dataclasses
-
-    from depthgauge.arguments import DTYPES
-    from depthgauge.instruments.arithmetic import arithmetic_named
-
-    if work.against != "float64":
-        raise SpecificationError(
-            f"--against is '{work.against}', expected float64, the reference of every arithmetic"
-        )
-    if dtype is None:
-        return work, None
-    arithmetic_named(dtype)
-    kept = dtype if not code and dtype in DTYPES else None
-    return dataclasses.replace(work, arithmetic=dtype), kept
-
-
-def _vectors(path: str | None) -> Any:
-    """The directions in a ``.npy`` file, as a tensor."""
-    if path is None:
-        return None
-    import numpy as np
-    import torch
-
-    try:
-        found = np.load(path, allow_pickle=False)
-        return torch.from_numpy(np.asarray(found, dtype=np.float64))
-    except (OSError, ValueError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise SpecificationError(
-            f"--directions is '{path}', expected a .npy file of numbers ({reason})"
-        ) from None
-
-
-@dataclass(frozen=True)
-class Code:
-    """A target in Python with the options that go with it."""
-
-    target: str
-    arguments: Sequence[str]
-    inputs: Sequence[str]
-    seed: str | None
-    dtype: str | None
-    device: str | None
-    instruments: str | None
-    include: str | None
-    exclude: str | None
-    labels: str | None
-    work: Work
+def _module(code: Code, to: Screen) -> int:
+    """Measure the model that the code builds, and show it."""
+    with output(to.path) as write, diverted():
+        profile = code.measured()
+        document = as_json(profile.to_dict()) if to.json or to.path else ""
+        write(document)
+    _show(profile, None, document, to)
+    return 0
 
 
 def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) -> None:
@@ -364,112 +247,6 @@ def _belong(target: str, code: bool, options: Mapping[str, Any], others: Mapping
         )
 
 
-def _module(code: Code, to: Screen) -> int:
-    """Build the model that the code names, measure it, show it."""
-    import torch
-
-    from depthgauge.arguments import device_of, dtype_of
-    from depthgauge.study.specification import parse_seed
-    from depthgauge.trace.batches import mapped
-    from depthgauge.trace.measuring import measure_module
-    from depthgauge.trace.targets import arguments_of, input_of, load
-
-    seed = 0 if code.seed is None else parse_seed(code.seed)
-    if not isinstance(seed, int):
-        raise SpecificationError(
-            f"--seed is '{code.seed}', but a model that code builds is measured under one seed"
-        )
-    arguments = arguments_of(code.arguments)
-    over = several("--depths", code.work.depths)
-    if over is not None:
-        if over[0] in arguments:
-            raise SpecificationError(
-                f"--arg gives '{over[0]}', which --depths varies; leave it out"
-            )
-        arguments[over[0]] = over[1][-1]
-    given = input_of(code.inputs, seed) if code.inputs else None
-    kind = None if code.dtype is None else dtype_of(code.dtype)
-    place = None if code.device is None else device_of(code.device)
-    with output(to.path) as write, _diverted():
-        torch.manual_seed(seed)
-        target = load(code.target, arguments)
-        batch = target.batch if given is None else given
-        if batch is None:
-            raise SpecificationError(
-                f"'{code.target}' gives no batch; return (module, batch) or give --input, such as "
-                f'--input "float 8x3x32x32"'
-            )
-        if kind is not None or place is not None:
-            target.module.to(device=place, dtype=kind)
-
-            def moved(x: torch.Tensor) -> torch.Tensor:
-                return x.to(device=place, dtype=kind if x.is_floating_point() else None)
-
-            batch = mapped(batch, moved)
-        labels = None if code.labels is None else _part(batch, code.labels)
-        profile = measure_module(
-            target.module,
-            batch,
-            target.loss,
-            seed=seed,
-            instruments=code.work.instruments(code.instruments) or "fast",
-            labels=labels,
-            **code.work.given(seed),
-            include=code.include,
-            exclude=code.exclude,
-            name=code.target,
-        )
-        if over is not None:
-            from depthgauge.study.scaling import of_modules
-
-            def build(depth: int, seed: int) -> Any:
-                torch.manual_seed(seed)
-                made = load(code.target, {**arguments, over[0]: depth})
-                if kind is not None or place is not None:
-                    made.module.to(device=place, dtype=kind)
-                return made.module, batch if given is not None else made.batch, made.loss
-
-            effort = code.work.given(seed)["effort"]
-            profile = _with_exponents(profile, of_modules(build), over[1], (seed,), effort)
-        document = as_json(profile.to_dict()) if to.json or to.path else ""
-        write(document)
-    _show(profile, None, document, to)
-    return 0
-
-
-def _part(batch: Any, name: str) -> Any:
-    """The tensor of that name in the batch."""
-    from depthgauge.trace.batches import tensors
-
-    parts = dict(tensors(batch))
-    if name not in parts:
-        names = ", ".join(part or "(one tensor without a name)" for part in parts)
-        raise SpecificationError(
-            f"--labels is '{name}', expected a part of the batch, which has {names}"
-        )
-    return parts[name]
-
-
-@contextmanager
-def _diverted() -> Iterator[None]:
-    """What the user's code writes to standard output goes to standard error, also from below
-    Python: standard output is for the document."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:  # one of them is closed
-        kept = -1
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if kept >= 0:
-            os.dup2(kept, 1)
-            os.close(kept)
-
-
 def _unreadable(target: str) -> str:
     """``""``, or why such a target is neither an equation nor a specification."""
     if target.endswith(".toml"):
@@ -480,6 +257,18 @@ def _unreadable(target: str) -> str:
             f"path/file.py:callable"
         )
     return ""
+
+
+def _over_depths(
+    profile: Profile, specification: Specification, depths: Sequence[int], work: Work
+) -> Profile:
+    """The profile with how what one step changes grows with the depth of the equation."""
+    from depthgauge.study.scaling import of_network
+
+    batch = specification.batch if isinstance(specification.batch, int) else 32
+    effort = work.effort(profile.seeds[0])
+    build = of_network(specification.network, min(batch, 32))
+    return with_exponents(profile, build, depths, profile.seeds, effort)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
