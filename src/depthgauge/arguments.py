@@ -270,7 +270,11 @@ def aims_of(
         given = directions.detach()
         directions = given[None] if given.dim() == 1 else given
         lengths = torch.linalg.vector_norm(directions.double(), dim=-1)
-        if directions.dim() != 2 or not bool((lengths.isfinite() & (lengths > 0)).all()):
+        if (
+            directions.dim() != 2
+            or not directions.numel()
+            or not bool((lengths.isfinite() & (lengths > 0)).all())
+        ):
             raise SpecificationError(
                 f"directions have the shape {tuple(directions.shape)}, expected one vector (n,) or "
                 f"several (k, n), of finite numbers that are not all zero"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,16 +26,18 @@ def remarks(profile: Profile) -> list[str]:
     that are too long for the curvature."""
     found = profile.settings.get("instruments")
     notes = found if isinstance(found, Mapping) else {}
+    trained = str(profile.settings.get("cotangent", "")).startswith("the gradient of")
     return [
-        *_collapse(profile),
+        *_collapse(profile, "correlation", "examples come"),
+        *_collapse(profile, "token_correlation", "positions of an example come"),
         *_precision(notes.get("precision", {})),
         *_parity(notes.get("parity", {})),
-        *_stiffness(notes.get("stiffness", {})),
+        *_step(notes, trained),
     ]
 
 
-def _collapse(profile: Profile) -> Iterator[str]:
-    if not (found := profile.by_block("correlation")):
+def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:
+    if not (found := profile.by_block(quantity)):
         return
     blocks, values = found
     apart = 1 - np.array([spread(row).median for row in values])  # NaN where a state is 0
@@ -44,11 +47,11 @@ def _collapse(profile: Profile) -> Iterator[str]:
         return
     end = f"{1 - apart[-1]:.3f} at block {blocks[-1]}, {1 - apart[0]:.3f} at block {blocks[0]}"
     line = (
-        f"collapse: all examples come to point one way (mean cosine {end}; a tenth of what told "
+        f"collapse: all {what} to point one way (mean cosine {end}; a tenth of what told "
         f"them apart is left at block {blocks[int(below[0])]})"
     )
     dead = profile.by_block("dead_fraction")
-    if dead and (dead[1] > 0).any():
+    if dead and (dead[1] > 0).any() and quantity == "correlation":
         line += "; units that are dead are so because the examples are alike"
     yield line
 
@@ -62,16 +65,20 @@ def _precision(note: Mapping[str, Any]) -> Iterator[str]:
     for name, room in note.get("headroom", {}).items():
         if not (under := room["first_under_0"]):
             continue
-        more = f", and {room['under_0'] - 1} values after it" if room["under_0"] > 1 else ""
-        size = f"{under['largest']:.3g}, {-under['bits']:.1f} binary digits"
-        yield f"{name} cannot hold what {_place(under)} makes ({size} too large){more}"
+        more = room["under_0"] - 1
+        after = f", and {more} value{'s' if more > 1 else ''} after it" if more else ""
+        if not math.isfinite(under["largest"]):
+            yield f"{_place(under)} makes values that are not finite in float64{after}"
+            break  # in every format
+        size = f"{under['largest']:.3g}, too large by {-under['bits']:.2g} binary digits"
+        yield f"{name} cannot hold what {_place(under)} makes ({size}){after}"
     for name, scaling in (note.get("loss_scaling") or {}).items():
         if not (scaling["flushed"] or 0) > 0.01:
             continue
         least = scaling["flushed_when_scaled"]
         yield (
-            f"{name} makes {scaling['flushed']:.0%} of the parameters' gradients zero; with the "
-            f"loss scaled by 2^{scaling['bits']}, as far as they allow, {least:.0%}"
+            f"{name} makes {scaling['flushed']:.0%} of the parameters' gradients zero; {least:.0%} "
+            f"with the loss scaled by 2^{scaling['bits']}, the most that overflows none of them"
         )
     for name, lost in note.get("lost_updates", {}).items():
         if not isinstance(lost, Mapping) or not (frozen := lost.get("frozen")):
@@ -98,17 +105,36 @@ def _parity(note: Mapping[str, Any]) -> Iterator[str]:
         yield f"{note['against']} differs from float64, at most: {', '.join(parts)}"
 
 
-def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:
-    if note.get("ratio") is None or "ratio_at" not in note:
+def _step(notes: Mapping[str, Any], trained: bool) -> Iterator[str]:
+    """What the learning rate is against the curvature, or why its size says nothing."""
+    if not trained and ("stiffness" in notes or "updates" in notes):
+        yield (
+            "no loss was given: what one step changes, and stiffness, are those of the output "
+            "along a random cotangent, whose size is no training loss's"
+        )
         return
-    ratio, where = note["ratio"], note["ratio_at"]
+    note = notes.get("stiffness", {})
+    ratio, where = note.get("ratio"), note.get("ratio_at")
+    if where is None or ratio is None or math.isnan(ratio):
+        return
+    name, rate, point = note["optimizer"]["name"], note["learning_rate"], note[where]
+    at = where if where == "step 0" else f"{where} steps"
+    if math.isinf(ratio):
+        yield f"stiffness: {name} at learning rate {rate:g} leaves what is finite {at}"
+        return
+    conditioned = point.get("preconditioned", {}).get("largest")
+    curvature = point.get("largest") if conditioned is None else conditioned
+    kind = "largest curvature" if conditioned is None else "preconditioned curvature"
     loose = "" if note["converged"] else "; the curvature has not converged"
     yield (
-        f"stiffness: learning rate {note['learning_rate']:g} times the largest curvature "
-        f"{note[where]['largest']:.3g} of {note['of']} is {ratio:.3g} of the stability limit of "
-        f"{note['optimizer']['name']}, {where if where == 'step 0' else f'{where} steps'}{loose}"
+        f"stiffness: learning rate {rate:g} times the {kind} {curvature:.3g} is {ratio:.3g} of "
+        f"the stability limit of {name}, {at}{loose}"
     )
 
 
 def _place(found: Mapping[str, Any]) -> str:
-    return f"'{found['path']}' ({found['function']})" if found["path"] else str(found["function"])
+    return (
+        f"'{found['path']}' ({found['function']})"
+        if found["path"]
+        else (f"the model itself ({found['function']})")
+    )

@@ -108,8 +108,8 @@ def _river(prefix: str, name: str, unit: str, nonfinite: str) -> list[Quantity]:
 
 
 _JACOBIAN = (
-    "J is the Jacobian of the last state with respect to this one, of one example, over all "
-    "numbers of its state; the mean over the examples followed"
+    "J is the Jacobian of the last state (or the one asked for with until) with respect to this "
+    "one, of one example, over all numbers of its state; the mean over the examples followed"
 )
 
 _FLOAT64 = "the same weights and batch in float64, Euclidean norms over every element"
@@ -392,6 +392,10 @@ _ALL = [
 
 #: Quantities that are several numbers at a site, and what these are.
 VECTORS: dict[str, str] = {
+    "block_log_singular_values": (
+        "natural logarithms of the singular values of the Jacobian of this state with respect to "
+        "the one before, the largest first; the mean over the examples followed"
+    ),
     "component_gains": (
         "component_gain along each of the directions given, in their order: the root mean square "
         "of the component over that at the first state"

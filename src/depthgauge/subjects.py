@@ -18,8 +18,9 @@ from depthgauge.network.spec import Network
 
 __all__ = ["EXAMPLES", "subject_of"]
 
-#: Examples of a Gaussian batch that are run again, at most.
+#: Examples of a Gaussian batch that are run again, at most, and numbers of their states.
 EXAMPLES: Final = 32
+NUMBERS: Final = 2**15
 
 
 def subject_of(
@@ -33,7 +34,7 @@ def subject_of(
 ) -> Subject | str:
     """The network in float64 under one seed, or why it cannot be run as a module.
 
-    Of a Gaussian batch it sees the first ``EXAMPLES``, unless examples act on one another.
+    Of a Gaussian batch it sees the first ``EXAMPLES`` or fewer, unless they act on one another.
     """
     try:
         model = network.module(seed, torch.float64).to(device)
@@ -51,7 +52,8 @@ def subject_of(
         given = batch.detach().to(device, torch.float64)
     else:
         whole = gaussian(INPUT, "input", batch)
-        given = whole if together or labels is not None else whole[:EXAMPLES]
+        shown = max(2, min(EXAMPLES, NUMBERS // whole[0].numel()))
+        given = whole if together or labels is not None else whole[:shown]
     g = gaussian(COTANGENT, "cotangent", len(given))
     cotangent = g / g.square().mean().sqrt()
 

@@ -17,7 +17,7 @@ OPTIONS = {
     "measure": "--against --arg --batch --budget --debug --depth --depths --device --directions "
     "--draws --dtype --examples --exclude --help --include --init --input --instruments --json "
     "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens "
-    "--width",
+    "--until --width",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from depthgauge.errors import SpecificationError
 from depthgauge.instruments.subject import Effort
 from depthgauge.measurement import measure
 from depthgauge.network.draws import INPUT, draws
@@ -210,6 +211,34 @@ def test_more_directions_than_there_are() -> None:
     assert notes["directions"] == notes["of"] == 6
 
 
+def test_jacobians_from_any_block_to_any_later_one() -> None:
+    model, x = stack(), torch.randn(2, 5, dtype=torch.float64)
+    effort = Effort(probes=1000, examples=2, until=3)
+    profile = measure(model, x, instruments="jacobian,spectrum,blocks", effort=effort)
+    shorter = nn.Sequential(*list(model)[:3])
+    each = [dense(shorter, row) for row in x]
+    sizes = np.mean([[j.square().sum().item() / 5 for j in one] for one in each], axis=0)
+    assert profile["apjn"] == pytest.approx([*sizes, 1.0], rel=1e-10)
+    wanted = np.mean([spectrum_of(one[0]) for one in each], axis=0)
+    assert profile.vectors["log_singular_values"][0][0] == pytest.approx(wanted, abs=1e-9)
+    whole = measure(model, x, instruments="spectrum", effort=Effort(examples=2, until=99))
+    assert whole.vectors["log_singular_values"][0][0] != pytest.approx(wanted, abs=1e-3)
+    assert profile.settings["instruments"]["jacobian"]["until"] == 3  # type: ignore[index]
+    for until in (0, -1, 1.5, "2"):
+        with pytest.raises(SpecificationError, match="expected a whole number of at least 1"):
+            Effort(until=until)  # type: ignore[arg-type]
+
+
+def test_all_singular_values_of_every_block() -> None:
+    model, x = stack(), torch.randn(1, 5, dtype=torch.float64)
+    profile = measure(model, x, instruments="blocks", effort=Effort(examples=1))
+    h, rows = x[0], profile.columns["block_gain"].rows
+    for block, row in zip(model, rows, strict=True):
+        values = torch.linalg.svdvals(torch.func.jacrev(block)(h)).log().detach().numpy()
+        assert profile.vectors["block_log_singular_values"][row][0] == pytest.approx(values)
+        h = block(h).detach()
+
+
 # ------------------------------------------------------------------- what theory says of them
 
 
@@ -289,7 +318,9 @@ def test_a_module_without_parameters() -> None:
             return torch.tanh(2 * x)
 
     model = nn.Sequential(Twice(), Twice(), Twice())
-    measure(model, torch.randn(2, 3), instruments="thorough").to_dict()
+    profile = measure(model, torch.randn(2, 3), instruments="thorough")
+    assert profile.not_measured["apjn"].startswith("there is one state only")
+    profile.to_dict()
 
 
 def test_a_custom_function_without_a_batched_backward() -> None:

@@ -94,6 +94,46 @@ def test_a_direction_that_is_gone() -> None:
     assert ranks["lost"] >= 1 / 3
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", [5, 12])
+def test_columns_that_depend_on_others_wherever_they_stand(size: int, seed: int) -> None:
+    """A dependent column in front of others must not take their directions with it."""
+    generator = np.random.default_rng(seed)
+    first = generator.standard_normal((size, size))
+    first[:, 1] = first[:, 0]
+    first[:, 3] = first[:, 0] + 1e-3 * first[:, 2]
+    factors = [
+        generator.standard_normal((size, size)),
+        first,
+        generator.standard_normal((size, size)),
+    ]
+    for chosen in ([first], factors, factors[::-1], [first.T, *factors, first]):
+        whole = chosen[0]
+        for factor in chosen[1:]:
+            whole = factor @ whole
+        wanted = np.linalg.svd(whole, compute_uv=False)
+        logs = logs_of(chosen)
+        assert np.exp(logs[: size - 2]) == pytest.approx(wanted[: size - 2], rel=1e-9)
+        assert (logs[size - 2 :] < logs[0] - 25).all()
+        assert np.exp(2 * logs).sum() == pytest.approx((whole**2).sum(), rel=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 7), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9999))
+def test_products_of_any_rank_keep_their_norm(size: int, rank: int, count: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    rank = min(rank, size)
+    factors = [
+        generator.integers(-2, 3, (size, rank)) @ generator.integers(-2, 3, (rank, size)) * 0.5
+        for _ in range(count)
+    ]
+    whole = factors[0]
+    for factor in factors[1:]:
+        whole = factor @ whole
+    logs = logs_of([f.astype(np.float64) for f in factors])
+    assert np.exp(2 * logs).sum() == pytest.approx((whole**2).sum(), rel=1e-9, abs=1e-12)
+
+
 def test_nan_is_a_finding() -> None:
     bad = np.eye(3)
     bad[1, 1] = math.nan

@@ -121,7 +121,10 @@ def test_pytorchs_optimisers_are_read() -> None:
     ):
         assert rule_of(rule.made(w)) == rule
     groups = [{"params": [nn.Parameter(torch.ones(1))], "lr": lr} for lr in (0.1, 0.4)]
-    assert rule_of(torch.optim.SGD(groups)).lr == 0.4
+    with pytest.raises(SpecificationError, match="groups of SGD differ in lr"):
+        rule_of(torch.optim.SGD(groups))
+    alike = [{**group, "lr": 0.4} for group in groups]
+    assert rule_of(torch.optim.SGD(alike)).lr == 0.4
     with pytest.raises(SpecificationError, match="limit of RMSprop is not known"):
         rule_of(torch.optim.RMSprop(w))
     with pytest.raises(SpecificationError, match="limit of Adam with amsgrad is not known"):

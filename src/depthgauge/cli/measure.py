@@ -60,7 +60,13 @@ def measure(
         list[str] | None, _option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
     ] = None,
     dtype: Annotated[
-        str | None, _option("--dtype", "NAME", "float64, float32, bfloat16, float16 [float32].")
+        str | None,
+        _option(
+            "--dtype",
+            "NAME",
+            "float64, float32, bfloat16, float16 [float32]; when compared also "
+            "autocast-bfloat16, float8_e4m3 and others.",
+        ),
     ] = None,
     device: Annotated[str | None, _option("--device", "NAME", "cpu, cuda:0 [cpu].")] = None,
     tokens: Annotated[str | None, _option("--tokens", "N", "Tokens, with attention [32].")] = None,
@@ -79,6 +85,9 @@ def measure(
     ] = None,
     examples: Annotated[
         str | None, _option("--examples", "N", "Examples whose spectrum is taken [2].")
+    ] = None,
+    until: Annotated[
+        str | None, _option("--until", "N", "The state that Jacobians end at [the last].")
     ] = None,
     rank: Annotated[
         str | None, _option("--rank", "N", "Leading directions of a wide state [16].")
@@ -147,7 +156,7 @@ def measure(
         "--labels": labels,
     }  # fmt: skip
     _belong(target, code, options, others)
-    work = Work(probes, examples, rank, budget, optimizer, lr, depths, against, directions)
+    work = Work(probes, examples, until, rank, budget, optimizer, lr, depths, against, directions)
     work, dtype = work.compared(dtype, code)
     if depths is not None and depth is not None:
         raise SpecificationError("--depth and --depths were both given; leave --depth out")
@@ -171,6 +180,10 @@ def measure(
     if why := _unreadable(target):
         raise TargetError(why)
     over = work.over
+    if over is not None and over[0] != "depth":
+        raise SpecificationError(
+            f"--depths varies '{over[0]}', but an equation has a depth; write --depths 4,16,64"
+        )
     network = {
         "depth": whole("--depth", depth) if over is None else over[1][-1],
         "width": whole("--width", width),

@@ -23,6 +23,7 @@ class Work:
 
     probes: str | None
     examples: str | None
+    until: str | None
     rank: str | None
     budget: str | None
     optimizer: str | None
@@ -73,7 +74,7 @@ class Work:
 
         numbers: dict[str, Any] = {
             name: whole(f"--{name}", text)
-            for name in ("probes", "examples", "rank")
+            for name in ("probes", "examples", "until", "rank")
             if (text := getattr(self, name)) is not None
         }
         return Effort(

@@ -139,7 +139,7 @@ def arithmetic_named(name: str, scaling: str = "plain") -> Arithmetic:
     if name not in ARITHMETICS:
         raise SpecificationError(
             f"the arithmetic is {name!r}, expected one of {', '.join(ARITHMETICS)}, or a module "
-            f"or function of your own{nearest(str(name), ARITHMETICS)}"
+            f"of your own{nearest(str(name), ARITHMETICS)}"
         )
     if scaling not in SCALINGS:
         raise SpecificationError(

@@ -43,13 +43,14 @@ def narrow(chain: Chain) -> str:
 def apjn(subject: Subject, effort: Effort) -> Found:
     """``apjn`` and its standard error at every state; at the last one it is 1."""
     found = Found()
-    with subject.chain() as chain:
+    with subject.chain() as whole:
+        chain = whole.until(effort.until)
         if why := narrow(chain):
             found.missing = dict.fromkeys(APJN, why)
             return found
         each = sizes(chain, effort)
     exact = len(each) < effort.probes
-    for row, values in zip(subject.rows, each.T, strict=True):
+    for row, values in zip(subject.rows, each.T, strict=False):
         found.put("apjn", row, float(values.mean()))
         if exact or effort.probes > 1:
             error = 0.0 if exact else values.std(ddof=1) / math.sqrt(effort.probes)
@@ -59,6 +60,7 @@ def apjn(subject: Subject, effort: Effort) -> Found:
     found.notes["jacobian"] = {
         "probes": "every direction, so exact" if exact else effort.probes,
         "examples": chain.states[-1].examples,
+        "until": len(chain),
     }
     return found
 

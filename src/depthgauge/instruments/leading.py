@@ -70,6 +70,7 @@ def leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> 
         "method": "subspace iteration from end to end, participation by probes",
         "examples": 1,
         "directions": rank,
+        "until": last,
         "of": min(low.size, top.size),
         "iterations": effort.iterations,
         "largest_change_of_a_logarithm": change,

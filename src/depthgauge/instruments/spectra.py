@@ -4,7 +4,8 @@ Index legend: states ``h_0 ... h_D`` of a chain; ``J_(i->k) = dh_k/dh_i`` of one
 and columns over all numbers of that example's state.
 
     log_singular_values  natural logarithms of the singular values of J_(k->D)
-    block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest
+    block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest; all of
+                         them as block_log_singular_values
 
 A state of more than ``Effort.exact`` numbers has too many directions to follow each; then the
 leading ones are followed, see ``depthgauge.instruments.leading``.
@@ -37,7 +38,7 @@ SPECTRUM: Final = (
     "stable_rank",
     "lost_direction_fraction",
 )
-BLOCKS: Final = ("block_gain", "block_loss")
+BLOCKS: Final = ("block_gain", "block_loss", "block_log_singular_values")
 _RANKS: Final = {
     "participation": "effective_rank_participation",
     "entropy": "effective_rank_entropy",
@@ -55,7 +56,8 @@ def _followed(subject: Subject, effort: Effort) -> Iterator[tuple[Chain, list[in
     Where examples act on one another, as under a norm over the batch, the whole batch is one state.
     """
     few = subject.few(effort.examples) if subject.few else None
-    with subject.chain(batch=few) as chain:
+    with subject.chain(batch=few) as whole:
+        chain = whole.until(effort.until)
         if subject.few is None and _coupled(chain):
             states = [dataclasses.replace(state, axis=None) for state in chain.states]
             yield Chain(states, chain.total), [0], "all at once: they act on one another"
@@ -93,20 +95,22 @@ def blocks(subject: Subject, effort: Effort) -> Found:
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
             bases = [np.eye(chain.states[k].size) for _ in chosen]
-            ends = [_ends(columns) for columns in _pulled(chain, k, k - 1, chosen, bases)]
-            gain, loss = np.mean(ends, axis=0)
-            found.put("block_gain", subject.rows[k], gain)
-            found.put("block_loss", subject.rows[k], loss)
+            each = [_values(columns) for columns in _pulled(chain, k, k - 1, chosen, bases)]
+            row, ends = subject.rows[k], np.mean(each, axis=0)
+            found.put("block_gain", row, ends[0])
+            found.put("block_loss", row, ends[-1])
+            vectors = found.vectors.setdefault("block_log_singular_values", {})
+            vectors[row] = np.asarray(np.log(each).mean(axis=0), dtype=np.float64)
     found.notes["blocks"] = {"examples": words or len(chosen)}
     return found
 
 
-def _ends(columns: FloatArray) -> tuple[float, float]:
-    """The largest and the smallest singular value."""
+def _values(columns: FloatArray) -> FloatArray:
+    """The singular values; NaN where the Jacobian is not finite."""
     if not np.isfinite(columns).all():
-        return math.nan, math.nan
-    values = np.linalg.svd(columns, compute_uv=False)
-    return float(values[0]), float(values[-1])
+        return np.full(min(columns.shape), math.nan)
+    values: FloatArray = np.linalg.svd(columns, compute_uv=False)
+    return values
 
 
 def _exact(
@@ -140,6 +144,7 @@ def _exact(
         "method": "every direction: a graded QR decomposition, Jacobi rotations where it is steep",
         "examples": len(chosen),
         "directions": top.size,
+        "until": last,
         "from_end_to_end": {
             name: _spread([effective_ranks(logs)[key] for logs in each[0]])
             for key, name in _RANKS.items()

@@ -25,6 +25,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from depthgauge.sites import FloatArray
 
@@ -68,17 +69,15 @@ class GradedProduct:
         with np.errstate(divide="ignore"):
             lengths = np.log(np.linalg.norm(columns / top, axis=0)) + np.log(top)
         order = np.argsort(-(self.logs + lengths), kind="stable")
-        columns, logs, t = columns[:, order], self.logs[order], self.t[order]
         # Every column at length 1: an absolute error of QR is a relative one of each column.
-        sizes = np.where(np.isfinite(lengths[order]), lengths[order], 0.0)
-        q, r = np.linalg.qr(columns / np.exp(sizes))
+        sizes = np.where(np.isfinite(lengths), lengths, 0.0)
+        dead = ~np.isfinite(self.logs + lengths)
+        q, r, order = _ordered_qr(columns / np.exp(sizes), order, dead)
         rank = len(r)
         diagonal = np.abs(np.diag(r))
-        eps = np.finfo(np.float64).eps
-        dead = ~np.isfinite((logs + lengths[order])[:rank])
-        gone = (diagonal < 4 * eps * max(columns.shape)) | dead
+        gone = (diagonal < _dependent(columns)) | dead[order[:rank]]
         diagonal = np.where(gone, 1.0, diagonal)
-        scale = logs + sizes  # of each column of Q R
+        scale = (self.logs + sizes)[order]  # of each column of Q R
         new = np.where(gone, -np.inf, scale[:rank] + np.log(diagonal))
         # diag(e^-new) R diag(e^scale), whose entries above the diagonal shrink with the grading.
         with np.errstate(invalid="ignore", over="ignore"):
@@ -87,11 +86,42 @@ class GradedProduct:
         mixing = np.triu(r) / diagonal[:, None] * ratio
         mixing[gone] = 0.0
         lean = math.log(1 / diagonal.min()) if rank else 0.0
-        return GradedProduct(q, new, mixing @ t, lean)
+        return GradedProduct(q, new, mixing @ self.t[order], lean)
 
     def log_singular_values(self) -> FloatArray:
         """Natural logarithms, from the largest on; -inf where a direction is gone."""
         return log_singular_values(self.logs, self.t)
+
+
+def _dependent(columns: FloatArray) -> float:
+    """The share of a column of length 1 below which it is none but rounding of the others."""
+    return float(4 * np.finfo(np.float64).eps * max(columns.shape))
+
+
+def _ordered_qr(
+    unit: FloatArray, order: npt.NDArray[np.intp], dead: npt.NDArray[np.bool_]
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.intp]]:
+    """QR of the columns in an order in which those that depend on larger ones come last: in front
+    of others such a column would take a direction of noise away from them.
+
+    A moved column has nothing along the q of columns that stood behind it: those entries of R are 0
+    to rounding, and are made so, since the column may be larger than they are.
+    """
+    kept, moved = [int(c) for c in order], list[int]()
+    place = {c: k for k, c in enumerate(kept)}
+    while True:
+        now = np.array([*kept, *moved], dtype=np.intp)
+        q, r = np.linalg.qr(unit[:, now])
+        gone = (np.abs(np.diag(r)) < _dependent(unit)) | dead[now[: len(r)]]
+        dependent = [c for c, lost in zip(kept, gone, strict=False) if lost]
+        if not dependent:
+            break
+        kept = [c for c in kept if c not in dependent]
+        moved += dependent
+    if moved:
+        places = np.array([place[int(c)] for c in now])
+        r = np.where(places[None, :] < places[: len(r), None], 0.0, r)
+    return q, r, now
 
 
 def log_singular_values(logs: FloatArray, rows: FloatArray) -> FloatArray:
@@ -103,7 +133,7 @@ def log_singular_values(logs: FloatArray, rows: FloatArray) -> FloatArray:
     """
     if np.isnan(logs).any() or not np.isfinite(rows).all():
         return np.full(len(logs), np.nan)
-    if len(logs) and np.ptp(logs) < math.log(_FLAT):  # -inf makes it NaN or inf
+    if len(logs) and np.isfinite(logs).all() and np.ptp(logs) < math.log(_FLAT):
         values = np.linalg.svd(np.exp(logs - logs.max())[:, None] * rows, compute_uv=False)
         values = values[: len(logs)]
         if len(values) == len(logs) and values[-1] * _FLAT > values[0]:

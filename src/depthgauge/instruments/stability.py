@@ -132,12 +132,19 @@ class Rule:
 
 
 def rule_of(optimizer: Optimizer) -> Rule:
-    """The rule of one of PyTorch's optimisers; of several learning rates the largest.
+    """The rule of one of PyTorch's optimisers.
 
-    Raises SpecificationError for one whose limit is not known.
+    Raises SpecificationError for one whose limit is not known, and for groups that differ in what
+    the limit depends on.
     """
-    group = max(optimizer.param_groups, key=lambda g: float(g["lr"]))
+    group, *others = optimizer.param_groups
     kind, lr = type(optimizer), float(group["lr"])
+    for word in ("lr", "momentum", "betas", "eps", "nesterov", "weight_decay"):
+        if any(other.get(word) != group.get(word) for other in others):
+            raise SpecificationError(
+                f"the groups of {kind.__name__} differ in {word}, and the stability limit is that "
+                f"of one; give an optimizer of one group"
+            )
     decay = float(group.get("weight_decay", 0.0))
     if group.get("maximize") or group.get("amsgrad") or group.get("dampening"):
         word = next(w for w in ("maximize", "amsgrad", "dampening") if group.get(w))

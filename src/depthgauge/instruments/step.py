@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from depthgauge.errors import SpecificationError, nearest
 
-__all__ = ["OPTIMIZERS", "Factory", "Step", "moved", "stepped"]
+__all__ = ["OPTIMIZERS", "Factory", "Step", "check", "moved", "stepped"]
 
 #: Makes an optimiser of the parameters that it is given.
 Factory: TypeAlias = Callable[[list[nn.Parameter]], Optimizer]
@@ -134,6 +134,12 @@ def stepped(
         optimizer = _copied(step.optimizer, twins)
     else:
         optimizer = step.made([p for p in copies.values() if p.requires_grad])
+        made = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in made for p in copies.values()):
+            raise SpecificationError(
+                "the optimizer that the function made holds none of the parameters that it was "
+                "given; make it of those, such as lambda parameters: torch.optim.SGD(parameters)"
+            )
     name_of = {id(copied): name for name, copied in copies.items()}
     groups = optimizer.param_groups
     rates = {

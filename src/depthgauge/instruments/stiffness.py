@@ -38,6 +38,7 @@ from depthgauge.instruments.hessian import (
 )
 from depthgauge.instruments.lanczos import Ends, lanczos
 from depthgauge.instruments.stability import FORMULAS, Rule, rule_of
+from depthgauge.instruments.step import Step, check
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
@@ -97,6 +98,8 @@ def stiffness(
             rule = _rule(effort)
         except SpecificationError as error:  # other instruments can step it
             why = str(error)
+    why = why or check(effort.step, dict(subject.model.named_parameters()))
+    why = why or _not_held(effort.step, subject.model)
     if why or rule is None:
         found.missing = dict.fromkeys(STIFFNESS, why)
         return found
@@ -167,6 +170,21 @@ def _no_parameters(model: nn.Module) -> str:
         return ""
     held = sum(1 for _ in model.parameters())
     return f"all {held} parameters are frozen" if held else "the model has no parameters"
+
+
+def _not_held(step: Step, model: nn.Module) -> str:
+    """``""``, or that an optimiser given leaves out some of the trainable parameters, whose
+    curvature is none of its."""
+    if not isinstance(step.optimizer, Optimizer):
+        return ""
+    held = {id(p) for group in step.optimizer.param_groups for p in group["params"]}
+    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    if not left:
+        return ""
+    return (
+        f"the optimizer given leaves out {len(left)} trainable parameters ('{left[0]}'); freeze "
+        f"them, or give an optimizer of all"
+    )
 
 
 def _rule(effort: Effort) -> Rule:

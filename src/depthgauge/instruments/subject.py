@@ -34,7 +34,8 @@ class Effort:
     """How much the instruments that run a network again may do.
 
     ``probes``: random vectors where an average is estimated; ``examples``: whose Jacobians are
-    followed one by one; ``sites``: states at which a spectrum is written down, at most; ``exact``:
+    followed one by one; ``until``: the state that Jacobians lead to, counted along its stream from
+    0 (None: the last); ``sites``: states at which a spectrum is written down, at most; ``exact``:
     the largest state all of whose directions are followed; ``rank``: leading directions of a larger
     one; ``iterations``: of its subspace; ``step``: the optimiser's, whose update is measured;
     ``branches``: moved alone, at most; ``arithmetic``: the one intended for training, of
@@ -46,6 +47,7 @@ class Effort:
     probes: int = 8
     examples: int = 2
     sites: int = 13
+    until: int | None = None
     exact: int = 256
     rank: int = 16
     iterations: int = 3
@@ -62,6 +64,12 @@ class Effort:
                 raise SpecificationError(
                     f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
                 )
+        until = self.until
+        if until is not None and ((number := whole_number(until)) is None or number < 1):
+            raise SpecificationError(
+                f"until is {until!r}, expected a whole number of at least 1: the state after so "
+                f"many steps of the stream, or None for the last"
+            )
         if self.arithmetic is not None and not isinstance(self.arithmetic, nn.Module):
             arithmetic_named(self.arithmetic)
         if not isinstance(self.step, Step):

@@ -52,6 +52,10 @@ def updates(subject: Subject, effort: Effort) -> Found:
     if not parameters:
         found.missing = dict.fromkeys(UPDATES, "the module has no parameters")
         return found
+    if not any(p.requires_grad for p in parameters.values()):
+        why = f"all {len(parameters)} parameters are frozen"
+        found.missing = dict.fromkeys(UPDATES, why)
+        return found
     with subject.chain() as chain:
         total = chain.total()
         each = _gradients(total, parameters)

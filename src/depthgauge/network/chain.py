@@ -81,6 +81,12 @@ class Chain:
         """Steps: one less than states."""
         return len(self.states) - 1
 
+    def until(self, last: int | None) -> Chain:
+        """The states up to that one; all of them for None or a number beyond the end."""
+        if last is None or last >= len(self):
+            return self
+        return Chain(self.states[: last + 1], self.total, self.outputs)
+
     @property
     def dtype(self) -> torch.dtype:
         return self.states[-1].value.dtype

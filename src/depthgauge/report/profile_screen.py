@@ -340,15 +340,20 @@ def _place(block: int) -> str:
 def _error(profile: Profile, name: str) -> str:
     """`` ± `` and the standard error of the first value: over probes, or the examples followed."""
     if name == "apjn" and (found := profile.by_block("apjn_standard_error")):
-        return f" ± {spread(found[1][0]).median:.2g}"
+        return _more(spread(found[1][0]).median)
     notes = profile.settings.get("instruments")
     spectrum = notes.get("spectrum", {}) if isinstance(notes, dict) else {}
     if name == "effective_rank_participation" and "participation_standard_error" in spectrum:
-        return f" ± {spectrum['participation_standard_error']:.2g}"
+        return _more(spectrum["participation_standard_error"])
     ends = spectrum.get("from_end_to_end", {})
     if name in ends and ends[name]["n"] > 1:
-        return f" ± {ends[name]['standard_error']:.2g}"
+        return _more(ends[name]["standard_error"])
     return ""
+
+
+def _more(error: float) -> str:
+    """Nothing for what is exact."""
+    return f" ± {error:.2g}" if error > 0 else ""
 
 
 def _by_gate(profile: Profile, quantity: str) -> dict[str, FloatArray]:
