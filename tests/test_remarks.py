@@ -73,7 +73,7 @@ def test_positions_that_come_to_point_one_way() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             mean = self.share * x.mean(1, keepdim=True)
-            out: Tensor = 0.2 * x + mean + 0.1 * self.w(mean)
+            out: Tensor = (1.2 - self.share) * x + mean + 0.1 * self.w(mean)
             return out
 
     for share, collapsed in ((1.0, True), (0.01, False)):

@@ -95,8 +95,9 @@ def blocks(subject: Subject, effort: Effort) -> Found:
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
             bases = [np.eye(chain.states[k].size) for _ in chosen]
-            each = [_values(columns) for columns in _pulled(chain, k, k - 1, chosen, bases)]
-            row, ends = subject.rows[k], np.mean(each, axis=0)
+            pulled = _pulled(chain, k, k - 1, chosen, bases)
+            each = np.array([_values(columns) for columns in pulled])
+            row, ends = subject.rows[k], each.mean(axis=0)
             found.put("block_gain", row, ends[0])
             found.put("block_loss", row, ends[-1])
             vectors = found.vectors.setdefault("block_log_singular_values", {})
@@ -109,8 +110,7 @@ def _values(columns: FloatArray) -> FloatArray:
     """The singular values; NaN where the Jacobian is not finite."""
     if not np.isfinite(columns).all():
         return np.full(min(columns.shape), math.nan)
-    values: FloatArray = np.linalg.svd(columns, compute_uv=False)
-    return values
+    return np.asarray(np.linalg.svd(columns, compute_uv=False), dtype=np.float64)
 
 
 def _exact(
