@@ -41,7 +41,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(toml)
     (tmp_path / "my_model.py").write_text(blocks(README, "python")[0])
     commands = [line for line in README.splitlines() if line.startswith("depthgauge ")]
-    assert len(commands) == 6
+    assert len(commands) == 9
     for command in commands:
         if "package.module" in command:  # stands for a package of the reader's
             continue
@@ -110,3 +110,44 @@ def test_the_language_page_names_every_word() -> None:
     uniform = {name for name in INITS if name.endswith("_uniform")}
     for word in {*ACTIVATIONS, *NORMS, *SCALAR_FUNCTIONS, *SYMBOLS, *INITS} - uniform:
         assert word in words, word
+
+
+UPDATES = (ROOT / "docs" / "updates.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1)])
+def test_the_python_of_a_page_prints_what_the_page_shows(name: str, examples: int) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    code, shown = blocks(page, "python"), re.findall(r"```\n\n```\n(.*?)```", page, re.S)
+    assert len(code) == len(shown) == examples
+    for program, output in zip(code, shown, strict=True):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=ENVIRONMENT,
+        )
+        assert done.stdout == output
+
+
+def test_the_updates_page_names_every_quantity_and_optimiser() -> None:
+    from depthgauge.instruments.step import OPTIMIZERS
+    from depthgauge.instruments.updates import UPDATES as QUANTITIES
+
+    for name in (*QUANTITIES, *OPTIMIZERS):
+        assert f"`{name}`" in UPDATES, name
+    for name, (rate, _) in OPTIMIZERS.items():
+        written = {1e-3: "1e-3"}.get(rate, f"{rate:g}")
+        assert f"`{name}` ({written}" in UPDATES
+
+
+def test_the_directions_page_names_every_quantity_and_preset() -> None:
+    from depthgauge.arguments import INSTRUMENTS, PRESETS
+    from depthgauge.sites import VECTORS
+
+    page = (ROOT / "docs" / "directions.md").read_text()
+    chosen = ("correlation", "jacobian", "directions", "blocks", "spectrum")
+    quantities = [quantity for name in chosen for quantity in INSTRUMENTS[name]]
+    for name in (*quantities, *VECTORS, *PRESETS):
+        assert f"`{name}`" in page, name

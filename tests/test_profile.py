@@ -24,13 +24,23 @@ def test_quantity_names_are_the_contract() -> None:
         "dead_fraction",
         *(f"derivative_{name}" for name in ("q05", "q50", "q95")),
         *("branch_rms", "branch_to_stream", "branch_stream_cosine"),
+        *("correlation", "token_correlation", "apjn", "apjn_standard_error"),
+        *("effective_rank_participation", "effective_rank_entropy", "stable_rank"),
+        *("lost_direction_fraction", "block_gain", "block_loss", "direction_gain"),
+        *("component_gain", "class_gain", "class_share"),
+        *("update_to_weight", "functional_update", "branch_update", "update_alignment"),
+        *("relative_error_state", "relative_error_gradient", "flushed_gradient_fraction"),
+        *("headroom_float16_bits", "headroom_bfloat16_bits"),
+        *("headroom_float8_e4m3_bits", "headroom_float8_e5m2_bits"),
+        *("last_binades_fraction", "underflow_headroom_bits"),
+        "stiffness",
     ]
     for name, quantity in (QUANTITIES | SUMMARIES).items():
         assert quantity.name == name
         assert len(quantity.definition) > 20
         assert quantity.unit
     linear = {name for name, quantity in QUANTITIES.items() if quantity.scale == "linear"}
-    ends = ("fraction", "mean", "cosine")
+    ends = ("fraction", "mean", "cosine", "correlation", "share", "alignment", "bits")
     assert linear == {n for n in QUANTITIES if n.endswith(ends) or n.startswith("derivative")}
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         TargetError,
         UsageError,
     )
+    from depthgauge.instruments.step import Step
+    from depthgauge.instruments.subject import Effort
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
     from depthgauge.profile import Profile
@@ -41,6 +43,7 @@ _HOMES = {
     "ClaimError": "depthgauge.errors",
     "Corridor": "depthgauge.study.corridor",
     "DepthgaugeError": "depthgauge.errors",
+    "Effort": "depthgauge.instruments.subject",
     "EquationError": "depthgauge.errors",
     "MissingExtra": "depthgauge.errors",
     "ModelError": "depthgauge.errors",
@@ -49,6 +52,7 @@ _HOMES = {
     "Profile": "depthgauge.profile",
     "Specification": "depthgauge.study.specification",
     "SpecificationError": "depthgauge.errors",
+    "Step": "depthgauge.instruments.step",
     "SuiteResult": "depthgauge.study.claims",
     "TargetError": "depthgauge.errors",
     "UsageError": "depthgauge.errors",
@@ -69,6 +73,7 @@ __all__ = [
     "ClaimError",
     "Corridor",
     "DepthgaugeError",
+    "Effort",
     "EquationError",
     "MissingExtra",
     "ModelError",
@@ -77,6 +82,7 @@ __all__ = [
     "Profile",
     "Specification",
     "SpecificationError",
+    "Step",
     "SuiteResult",
     "TargetError",
     "UsageError",

@@ -6,6 +6,7 @@ Each function returns what was asked for or raises: what came, what was expected
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from depthgauge.equation.nodes import Block
 from depthgauge.errors import NetworkError, SpecificationError, TargetError, nearest
+from depthgauge.instruments.subject import Effort
 from depthgauge.network.spec import Network, whole_number
 from depthgauge.sites import QUANTITIES
 
@@ -38,7 +40,39 @@ def _quantity(river: str, statistic: str) -> str:
 #: More examples than anybody measures; a typing slip.
 LARGEST_BATCH: Final = 100_000_000
 
-#: What each quantity is made of: (which river or the gates, statistic).
+#: Instruments that run the network again, in the order in which they run.
+HEAVY: Final = (
+    "jacobian",
+    "directions",
+    "blocks",
+    "spectrum",
+    "updates",
+    "precision",
+    "stiffness",
+)
+
+#: Of the spectrum, what is one number at a site.
+SPECTRUM: Final = (
+    "effective_rank_participation",
+    "effective_rank_entropy",
+    "stable_rank",
+    "lost_direction_fraction",
+)
+
+#: Of the precision instrument.
+PRECISION: Final = (
+    "relative_error_state",
+    "relative_error_gradient",
+    "flushed_gradient_fraction",
+    "headroom_float16_bits",
+    "headroom_bfloat16_bits",
+    "headroom_float8_e4m3_bits",
+    "headroom_float8_e5m2_bits",
+    "last_binades_fraction",
+    "underflow_headroom_bits",
+)
+
+#: What each quantity is made of: (which river, the gates, or a heavier instrument; statistic).
 PARTS: Final[dict[str, tuple[str, str]]] = {
     **{_quantity(r, s): (r, s) for r in ("state", "gradient") for s in (*RIVERS, *QUANTILE_NAMES)},
     "live_derivative_fraction": ("gate", "live"),
@@ -48,6 +82,22 @@ PARTS: Final[dict[str, tuple[str, str]]] = {
     "branch_rms": ("branch", "rms"),
     "branch_to_stream": ("branch", "ratio"),
     "branch_stream_cosine": ("branch", "cosine"),
+    "correlation": ("state", "correlation"),
+    "token_correlation": ("state", "token_correlation"),
+    "apjn": ("jacobian", "apjn"),
+    "apjn_standard_error": ("jacobian", "apjn_standard_error"),
+    **{name: ("spectrum", name) for name in SPECTRUM},
+    **{name: ("precision", name) for name in PRECISION},
+    **{name: ("blocks", name) for name in ("block_gain", "block_loss")},
+    **{
+        name: ("directions", name)
+        for name in ("direction_gain", "component_gain", "class_gain", "class_share")
+    },
+    **{
+        name: ("updates", name)
+        for name in ("update_to_weight", "functional_update", "branch_update", "update_alignment")
+    },
+    "stiffness": ("stiffness", "ratio"),
 }
 assert set(PARTS) == set(QUANTITIES)
 
@@ -57,9 +107,14 @@ INSTRUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "quantiles": tuple(_quantity(r, s) for r in ("state", "gradient") for s in QUANTILE_NAMES),
     "gates": tuple(name for name, (part, _) in PARTS.items() if part == "gate"),
     "branches": tuple(name for name, (part, _) in PARTS.items() if part == "branch"),
+    "correlation": ("correlation", "token_correlation"),
+    **{heavy: tuple(name for name, (part, _) in PARTS.items() if part == heavy) for heavy in HEAVY},
 }
+_FAST = ("rivers", "quantiles", "gates", "branches", "correlation")
 PRESETS: Final[dict[str, tuple[str, ...]]] = {
-    "fast": ("rivers", "quantiles", "gates", "branches"),
+    "fast": _FAST,
+    "balanced": (*_FAST, "jacobian", "directions"),
+    "thorough": tuple(INSTRUMENTS),
     "all": tuple(INSTRUMENTS),
 }
 
@@ -179,3 +234,64 @@ def quantities_of(instruments: str | Iterable[str]) -> tuple[str, ...]:
         for name in PRESETS.get(word, (word,)):
             wanted.update(INSTRUMENTS.get(name, (name,)))
     return tuple(name for name in QUANTITIES if name in wanted)
+
+
+def chosen(
+    instruments: str | Iterable[str], directions: Tensor | None, labels: Tensor | None
+) -> tuple[str, ...]:
+    """The quantities that are wanted: directions or labels ask for their instrument."""
+    wanted = set(quantities_of(instruments))
+    if directions is not None:
+        wanted.add("component_gain")
+    if labels is not None:
+        wanted |= {"class_gain", "class_share"}
+    return tuple(name for name in QUANTITIES if name in wanted)
+
+
+def effort_of(effort: Effort | None) -> Effort:
+    """The effort, its budget counted from now."""
+    if effort is not None and not isinstance(effort, Effort):
+        raise SpecificationError(
+            f"effort is of type {type(effort).__name__}, expected depthgauge.Effort(...)"
+        )
+    return dataclasses.replace(effort or Effort(), began=time.perf_counter())
+
+
+def aims_of(
+    directions: Tensor | None, labels: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Directions as ``(k, n)`` and labels as ``(B,)``."""
+    for name, aim in (("directions", directions), ("labels", labels)):
+        if aim is not None and (not isinstance(aim, Tensor) or aim.is_complex()):
+            raise SpecificationError(
+                f"{name} is of type {type(aim).__name__}, expected a tensor of real numbers"
+            )
+    if directions is not None:
+        given = directions.detach()
+        directions = given[None] if given.dim() == 1 else given
+        lengths = torch.linalg.vector_norm(directions.double(), dim=-1)
+        if (
+            directions.dim() != 2
+            or not directions.numel()
+            or not bool((lengths.isfinite() & (lengths > 0)).all())
+        ):
+            raise SpecificationError(
+                f"directions have the shape {tuple(directions.shape)}, expected one vector (n,) or "
+                f"several (k, n), of finite numbers that are not all zero"
+            )
+    if labels is not None and (labels.dim() != 1 or labels.is_floating_point()):
+        raise SpecificationError(
+            f"labels are {str(labels.dtype).removeprefix('torch.')} of the shape "
+            f"{tuple(labels.shape)}, expected whole numbers of the shape (examples,)"
+        )
+    return directions, labels
+
+
+def alone(examples: int, positions: bool) -> dict[str, str]:
+    """Which correlations have no second vector to be with, and why."""
+    found = {}
+    if examples < 2:
+        found["correlation"] = "a batch of one example has no second one"
+    if not positions:
+        found["token_correlation"] = "no state has positions: (examples, positions, width)"
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import lru_cache, partial
 from threading import Lock
@@ -19,14 +19,17 @@ from depthgauge._version import __version__
 from depthgauge.arguments import (
     INSTRUMENTS,
     PARTS,
+    aims_of,
+    alone,
     batch_of,
+    chosen,
     device_of,
     dtype_name,
     dtype_of,
+    effort_of,
     memory_of,
     network_of,
     networks_of,
-    quantities_of,
     seeds_of,
 )
 from depthgauge.equation.nodes import Block, Init, Scalar
@@ -34,6 +37,7 @@ from depthgauge.equation.text import to_text
 from depthgauge.errors import SpecificationError
 from depthgauge.instruments.gates import Gates
 from depthgauge.instruments.rivers import River
+from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.network.activations import Gate
 from depthgauge.network.draws import DrawOrder
 from depthgauge.network.norms import width_axis
@@ -46,8 +50,10 @@ from depthgauge.network.stream import (
     stream,
 )
 from depthgauge.network.threads import inside, passes
+from depthgauge.probing import deepened
 from depthgauge.profile import Column, Profile
 from depthgauge.sites import QUANTITIES, Site
+from depthgauge.subjects import subject_of
 
 Progress = Callable[[int, int], None]
 
@@ -78,6 +84,9 @@ def measure(
     device: str | torch.device | None = None,
     instruments: str | Iterable[str] = "fast",
     memory: int = MEMORY,
+    directions: Tensor | None = None,
+    labels: Tensor | None = None,
+    effort: Effort | None = None,
     include: str | None = None,
     exclude: str | None = None,
     progress: Progress | None = None,
@@ -105,6 +114,11 @@ def measure(
     weights and intermediate results may take; past it blocks are drawn and run again.
     ``progress(done, total)`` is called after every block.
 
+    **Instruments that run the network again** (presets balanced and thorough): ``effort`` says how
+    much they may do. ``directions``, ``(n,)`` or ``(k, n)``, and ``labels``, one a example, are
+    what the directional instrument follows; giving them chooses it. An equation's Jacobians are
+    taken in float64, those of a module in its own precision.
+
     Raises EquationError, NetworkError or SpecificationError for what cannot be measured, ModelError
     with the module's path when a model raises. Overflow and NaN are results:
     ``Profile.first_nonfinite``.
@@ -120,7 +134,21 @@ def measure(
     }
     if isinstance(target, nn.Module):
         given = {**sizes, "dtype": dtype, "device": device}
-        return _module(target, batch, loss, seed, instruments, include, exclude, given)
+        _refuse_batch(batch, given)
+        from depthgauge.trace.measuring import measure_module
+
+        return measure_module(
+            target,
+            batch,
+            loss,
+            seed=seed,
+            instruments=instruments,
+            directions=directions,
+            labels=labels,
+            effort=effort,
+            include=include,
+            exclude=exclude,
+        )
     for name, value in (("loss", loss), ("include", include), ("exclude", exclude)):
         if value is not None:
             raise SpecificationError(
@@ -138,6 +166,9 @@ def measure(
         dtype="float32" if dtype is None else dtype,
         device="cpu" if device is None else device,
         instruments=instruments,
+        directions=directions,
+        labels=labels,
+        effort=effort,
         memory=memory,
         progress=progress,
     )[0]
@@ -151,6 +182,9 @@ def measure_all(
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
     instruments: str | Iterable[str] = "fast",
+    directions: Tensor | None = None,
+    labels: Tensor | None = None,
+    effort: Effort | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> list[Profile]:
@@ -168,9 +202,10 @@ def measure_all(
         batch=batch_of(batch, networks),
         dtype=dtype_of(dtype),
         device=device_of(device),
-        quantities=quantities_of(instruments),
+        quantities=chosen(instruments, directions, labels),
         memory=memory_of(memory),
     )
+    effort, aims = effort_of(effort), aims_of(directions, labels)
     groups: dict[object, list[int]] = {}
     for i, network in enumerate(networks):
         # A scalar that differs between members is a tensor, which in half precision rounds.
@@ -183,22 +218,13 @@ def measure_all(
         columns = _measure_members(members, run, counter)
         for place, i in enumerate(group):
             wanted = slice(place * len(seeds), (place + 1) * len(seeds))
-            profiles[i] = _profile(networks[i], run, columns, wanted)
+            profile = _profile(networks[i], run, columns, wanted)
+            profiles[i] = deepened(profile, _groups(networks[i], run, aims), run.quantities, effort)
     return [profiles[i] for i in range(len(networks))]
 
 
-def _module(
-    model: nn.Module,
-    batch: Any,
-    loss: Callable[..., Any] | None,
-    seed: int | Iterable[int],
-    instruments: str | Iterable[str],
-    include: str | None,
-    exclude: str | None,
-    given: Mapping[str, object],
-) -> Profile:
-    from depthgauge.trace.measuring import measure_module
-
+def _refuse_batch(batch: Any, given: Mapping[str, object]) -> None:
+    """What an equation takes and a module does not."""
     if named := [name for name, value in given.items() if value is not None]:
         raise SpecificationError(
             f"{named[0]} was given with a module, which has its own; build or convert the model as "
@@ -209,9 +235,6 @@ def _module(
             f"batch is {batch!r}, expected the data for a module: a tensor, a tuple of arguments "
             f"or a dict of keyword arguments"
         )
-    return measure_module(
-        model, batch, loss, seed=seed, instruments=instruments, include=include, exclude=exclude
-    )
 
 
 class _Counter:
@@ -341,13 +364,24 @@ def _measure_ensemble(
     columns = {}
     for name in run.quantities:
         part, statistic = PARTS[name]
-        if part == "branch":
+        if part not in ("state", "gradient", "gate"):
             continue
         source = watcher.gates if part == "gate" else watcher.rivers[part]
         columns[name] = Column(
             rows["activation" if part == "gate" else "state"], source.values[statistic]
         )
     return columns
+
+
+def _groups(
+    network: Network, run: _Run, aims: tuple[Tensor | None, Tensor | None]
+) -> Iterator[list[Subject] | str]:
+    """The network under each seed, for the instruments that run it again."""
+    sites = _sites(network.depth, network.layers.activations)
+    rows = tuple(site.index for site in sites if site.role == "state")
+    for seed in run.seeds:
+        found = subject_of(network, seed, run.batch, rows, run.device, *aims)
+        yield found if isinstance(found, str) else [found]
 
 
 @lru_cache(8)
@@ -379,6 +413,10 @@ def _profile(network: Network, run: _Run, found: Mapping[str, Column], wanted: s
         for name in INSTRUMENTS["gates"]:
             columns.pop(name, None)
             not_measured[name] = "the equation has no activation"
+    examples = run.batch if isinstance(run.batch, int) else len(run.batch)
+    for name, why in alone(examples, network.layout == "tokens").items():
+        if columns.pop(name, None) is not None:
+            not_measured[name] = why
     return Profile(
         target=to_text(network.block),
         equation=to_text(network.block),
@@ -387,7 +425,7 @@ def _profile(network: Network, run: _Run, found: Mapping[str, Column], wanted: s
         branches=network.branches,
         streams=(stream_document(network),),
         dtype=dtype_name(run.dtype),
-        batch=run.batch if isinstance(run.batch, int) else len(run.batch),
+        batch=examples,
         seeds=run.seeds,
         seed_axis=run.seed_axis,
         sites=_sites(network.depth, network.layers.activations),

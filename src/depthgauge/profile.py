@@ -14,7 +14,7 @@ import numpy as np
 from depthgauge import profile_document, profile_plot, profile_text
 from depthgauge.difference import Difference, subtract
 from depthgauge.errors import UsageError, nearest
-from depthgauge.sites import QUANTITIES, Column, FloatArray, Site
+from depthgauge.sites import QUANTITIES, VECTORS, Column, FloatArray, Site
 from depthgauge.summaries import SUMMARIES, summarise, why_incomplete
 
 if TYPE_CHECKING:
@@ -47,10 +47,14 @@ class Profile:
     columns: Mapping[str, Column]
     settings: Mapping[str, object]
     not_measured: Mapping[str, str] = field(default_factory=dict)
+    #: Quantities of several numbers at a site: quantity -> row -> ``(K, numbers)``.
+    vectors: Mapping[str, Mapping[int, FloatArray]] = field(default_factory=dict)
     #: What was not seen, by the words of the JSON's ``coverage``: (path, reason) pairs.
     coverage: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     #: Where the two tests for a stream do not agree, with both counts.
     disagreements: tuple[Mapping[str, Any], ...] = ()
+    #: How numbers grow with depth, where several depths were measured: name -> slope, interval, n.
+    exponents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Seconds of the measured pass over those of the model's own work in it.
     overhead: float | None = None
 
@@ -68,6 +72,9 @@ class Profile:
             assert column.values.dtype == np.float64, name
             roles = QUANTITIES[name].roles
             assert all(self.sites[row].role in roles for row in column.rows), name
+        for name, found in self.vectors.items():
+            assert name in VECTORS, name
+            assert all(values.shape[0] == len(self.seeds) for values in found.values()), name
 
     def __getitem__(self, name: str) -> FloatArray:
         """Shape (S,), or (K, S) when there is a seed axis; ``sites_of(name)`` says where."""
@@ -89,7 +96,7 @@ class Profile:
         """The blocks and the values there, shape (B, K); ``None`` when it was not measured.
 
         Where a block has several sites, a state quantity is that of the last (what the block passes
-        on) and an activation quantity is their mean.
+        on) and a quantity of activations or branches is their mean.
         """
         if name not in self.columns:
             return None
@@ -97,7 +104,7 @@ class Profile:
         rows: dict[int, list[int]] = {}
         for i, block in enumerate(self.blocks_of(name)):
             rows.setdefault(block, []).append(i)
-        last = "state" in QUANTITIES[name].roles
+        last = QUANTITIES[name].roles[0] == "state"
         with np.errstate(all="ignore"):
             picked = [values[at[-1]] if last else values[at].mean(axis=0) for at in rows.values()]
         return tuple(rows), np.array(picked)

@@ -9,6 +9,7 @@ import numpy as np
 
 from depthgauge.extras import load
 from depthgauge.jsonable import jsonable, why_not_finite
+from depthgauge.remarks import remarks
 from depthgauge.summaries import SUMMARIES, spread
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def document(profile: Profile, verdict: JudgedCorridor | None) -> dict[str, Any]
         "coverage": _coverage(profile),
         "overhead": profile.overhead,
         "not_measured": profile.not_measured,
+        "exponents": profile.exponents,
+        "remarks": remarks(profile),
         "findings": [],
         "verdict": "not_measured",
         "verdict_reason": "no corridor was declared",
@@ -92,6 +95,12 @@ def _sites(profile: Profile) -> list[dict[str, Any]]:
             if several and name in _RIVERS:
                 out[row] |= {f"{name}_min": low, f"{name}_max": high}
             if several and (reason := _reason(values, median)):
+                out[row][f"{name}_reason"] = reason
+    for name, found in profile.vectors.items():
+        for row, numbers in found.items():
+            with np.errstate(invalid="ignore"):
+                out[row][name] = np.median(numbers, axis=0).tolist()
+            if reason := next(filter(None, map(why_not_finite, out[row][name])), ""):
                 out[row][f"{name}_reason"] = reason
     return out
 

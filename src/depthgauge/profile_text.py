@@ -11,6 +11,7 @@ import numpy as np
 
 from depthgauge.difference import decades
 from depthgauge.jsonable import why_not_finite
+from depthgauge.remarks import remarks
 from depthgauge.sites import QUANTITIES, FloatArray
 from depthgauge.sparkline import sparkline
 from depthgauge.summaries import spread
@@ -59,6 +60,7 @@ def text(profile: Profile) -> str:
         *_sparklines(profile),
         *_steepest(profile),
         *nonfinite(profile),
+        *remarks(profile),
         *_missing(profile),
         *(f"{label}: {line}" for label, lines in not_seen(profile).items() for line in lines),
     ]
@@ -149,11 +151,19 @@ def nonfinite(profile: Profile) -> list[str]:
 
 
 def missing(profile: Profile) -> dict[str, list[str]]:
-    """What was not measured, by reason."""
+    """What was not measured, by reason; all quantities of one instrument by its name."""
+    from depthgauge.arguments import INSTRUMENTS
+
     groups: dict[str, list[str]] = {}
     for name in [*QUANTITIES, *(x for x in profile.not_measured if x not in QUANTITIES)]:
         if name not in profile.columns:
             groups.setdefault(profile.why_not(name), []).append(name)
+    for names in groups.values():
+        for instrument, quantities in INSTRUMENTS.items():
+            if len(quantities) > 1 and set(quantities) <= set(names):
+                first = names.index(quantities[0])
+                names[:] = [n for n in names if n not in quantities]
+                names.insert(first, instrument)
     return groups
 
 

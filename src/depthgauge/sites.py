@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["QUANTITIES", "Column", "FloatArray", "Quantity", "Site"]
+__all__ = ["QUANTITIES", "VECTORS", "Column", "FloatArray", "Quantity", "Site"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
@@ -107,6 +107,19 @@ def _river(prefix: str, name: str, unit: str, nonfinite: str) -> list[Quantity]:
     ]
 
 
+_JACOBIAN = (
+    "J is the Jacobian of the last state (or the one asked for with until) with respect to this "
+    "one, of one example, over all numbers of its state; the mean over the examples followed"
+)
+
+_FLOAT64 = "the same weights and batch in float64, Euclidean norms over every element"
+_HEADROOM = (
+    "log2(largest finite number of {name} / largest magnitude), of the run in float64: negative by "
+    "how much a value is too large; at a branch the least over every value computed in its module. "
+    "What the arithmetic keeps in float32 has float32's"
+)
+_FORMAT = "the format is that of the arithmetic asked for, float16 where that is float32 or wider"
+
 _ALL = [
     *_river(
         "state", "the state, after the block's whole update", "state units", "nonfinite_fraction"
@@ -178,7 +191,220 @@ _ALL = [
         "linear",
         ("branch",),
     ),
+    Quantity(
+        "correlation",
+        "cosine",
+        "the mean cosine between the states of two different examples, over all pairs; each state "
+        "is one long vector, no mean is subtracted. 1: all inputs point one way",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "token_correlation",
+        "cosine",
+        "the mean cosine between the states of two different positions of one example, over all "
+        "pairs, then over examples; where a state is (examples, positions, width)",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "apjn",
+        "ratio",
+        f"|J|_F^2 / (numbers of the last state): {_JACOBIAN}. Estimated with random signs at the "
+        f"output; at the last state 1",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "apjn_standard_error",
+        "ratio",
+        "the standard error of apjn over its probes",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "effective_rank_participation",
+        "directions",
+        f"(sum s^2)^2 / sum s^4 of the singular values s of J: {_JACOBIAN}",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "effective_rank_entropy",
+        "directions",
+        f"exp(-sum p ln p), p = s / sum s, of the singular values s of J: {_JACOBIAN}",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "stable_rank",
+        "directions",
+        f"sum s^2 / max s^2 of the singular values s of J: {_JACOBIAN}",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "lost_direction_fraction",
+        "share",
+        f"the share of singular values of J below a tenth of the largest: {_JACOBIAN}",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "block_gain",
+        "ratio",
+        "the largest singular value of the Jacobian of this state with respect to the one before",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "block_loss",
+        "ratio",
+        "the smallest singular value of the Jacobian of this state with respect to the one before",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "direction_gain",
+        "ratio",
+        "|J d| for the direction d of length 1 of the loss gradient at the first state, J from "
+        "there to this state: the root mean square over examples; without a loss the gradient is "
+        "that of the output along the cotangent",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "component_gain",
+        "ratio",
+        "the root mean square of the state's component within the span of the directions given, "
+        "over that at the first state",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "class_gain",
+        "ratio",
+        "the root mean square over classes of the distance between a class's mean state and the "
+        "mean of all, over that at the first state",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "class_share",
+        "share",
+        "the variance between the class means over the variance of all states of the batch",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "update_to_weight",
+        "ratio",
+        "after one step of the optimiser: the RMS of the update of all parameters of the branch "
+        "over the RMS of these parameters before it; infinite where all are zero. Of each tensor: "
+        "settings.instruments.updates.weights",
+        "log",
+        ("branch", "state"),
+    ),
+    Quantity(
+        "functional_update",
+        "ratio",
+        f"after one step of the optimiser: the RMS of the state's change over its RMS before, on "
+        f"the same batch, {_EVERY}; every parameter has moved, by its whole step",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "branch_update",
+        "ratio",
+        "the RMS of the last state's change when only this branch's parameters have moved, over "
+        "the last state's RMS before; at the branch, or at the state that it makes where branches "
+        "have no sites",
+        "log",
+        ("branch", "state"),
+    ),
+    Quantity(
+        "update_alignment",
+        "ratio",
+        "at the last state: the RMS of the sum of its changes, one branch moved at a time, over "
+        "the sum of their RMS. 1: all pull one way; 1/sqrt(branches): orthogonal and of one size",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "relative_error_state",
+        "ratio",
+        f"|state - exact| / |exact|, exact being that of {_FLOAT64}; NaN where the state is",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "relative_error_gradient",
+        "ratio",
+        f"|gradient - exact| / |exact|, exact being that of {_FLOAT64}; NaN where the gradient is",
+        "log",
+        ("state",),
+    ),
+    Quantity(
+        "flushed_gradient_fraction",
+        "share",
+        "the share of elements of the gradient that are not 0 in float64 and are 0 in the "
+        "arithmetic asked for, by underflow or since terms cancel; of all elements",
+        "linear",
+        ("state",),
+    ),
+    *(
+        Quantity(
+            f"headroom_{name}_bits",
+            "bits",
+            _HEADROOM.format(name=name),
+            "linear",
+            ("state", "branch"),
+        )
+        for name in ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
+    ),
+    Quantity(
+        "last_binades_fraction",
+        "share",
+        "the share of non-zero values of the state from half the last power of two of the format "
+        f"up (float16: from 16384), those too large for it too; {_FORMAT}",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "underflow_headroom_bits",
+        "bits",
+        "log2(RMS of the gradient over every element / smallest normal number of the format), "
+        f"loss not scaled: under 0 a typical gradient loses digits; {_FORMAT}",
+        "linear",
+        ("state",),
+    ),
+    Quantity(
+        "stiffness",
+        "ratio",
+        "learning rate x largest curvature of the loss on this batch, over the limit of the "
+        "optimiser's stability; of the whole network, at the last state: the larger of step 0 and "
+        "after some real steps, for Adam that after the steps. Over 1 a quadratic so curved "
+        "diverges; 0: nothing curves upwards. More: settings.instruments.stiffness",
+        "log",
+        ("state",),
+    ),
 ]
+
+#: Quantities that are several numbers at a site, and what these are.
+VECTORS: dict[str, str] = {
+    "block_log_singular_values": (
+        "natural logarithms of the singular values of the Jacobian of this state with respect to "
+        "the one before, the largest first; the mean over the examples followed"
+    ),
+    "component_gains": (
+        "component_gain along each of the directions given, in their order: the root mean square "
+        "of the component over that at the first state"
+    ),
+    "log_singular_values": (
+        f"natural logarithms of the singular values of J, the largest first: {_JACOBIAN}; null "
+        f"where a direction is gone"
+    ),
+}
 
 QUANTITIES: dict[str, Quantity] = {quantity.name: quantity for quantity in _ALL}
 """Every quantity a profile may hold; the names are a contract with JSON and records."""

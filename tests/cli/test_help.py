@@ -14,8 +14,10 @@ from tests.cli.command import Command
 HEAVY = ("torch", "numpy", "pandas", "pydantic", "rich", "matplotlib", "depthgauge.measurement")
 OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
-    "measure": "--arg --batch --debug --depth --device --draws --dtype --exclude --help --include "
-    "--init --input --instruments --json --output --quiet --scalar --seed --size --tokens --width",
+    "measure": "--against --arg --batch --budget --debug --depth --depths --device --directions "
+    "--draws --dtype --examples --exclude --help --include --init --input --instruments --json "
+    "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens "
+    "--until --width",
 }
 
 

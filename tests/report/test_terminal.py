@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import depthgauge as dg
 from depthgauge.report import progress as progress_module
 from depthgauge.report.progress import progress
 from depthgauge.report.tables import Column, print_table, terminal
@@ -116,11 +117,10 @@ block 1   gradient RMS       2     2
 gate  live, mean
 relu         0.4
 
-not measured: state_mean, state_max, state_q01, state_q50, state_q99, state_q999,
-              nonfinite_fraction, gradient_mean, gradient_max, gradient_q01, gradient_q50,
-              gradient_q99, gradient_q999, gradient_nonfinite_fraction, saturated_fraction,
-              dead_fraction, derivative_q05, derivative_q50, derivative_q95, branch_rms,
-              branch_to_stream, branch_stream_cosine (only the rivers were asked for)
+not measured: state_mean, state_max, quantiles, nonfinite_fraction, gradient_mean, gradient_max,
+              gradient_nonfinite_fraction, saturated_fraction, dead_fraction, derivative_q05,
+              derivative_q50, derivative_q95, branches, correlation, jacobian, spectrum, blocks,
+              directions, updates, precision, stiffness (only the rivers were asked for)
 
 corridor                      value  bound              margin  reason
 forward_drift   FAIL             12  max 10            -0.0792  12 is 0.0792 decades outside \
@@ -354,3 +354,19 @@ def test_progress_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert file.getvalue().rstrip().endswith("\x1b[2K")  # the bar's line is wiped
+
+
+def test_one_step_of_the_optimiser_is_a_table_of_its_own() -> None:
+    found = dg.measure(
+        "h + W2(relu(W1(h)))/sqrt(L)", depth=4, width=8, batch=4, instruments="updates"
+    )
+    lines = screen(print_profile, found, width=100).splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("one step "))
+    table = lines[head + 1 : lines.index("", head)]
+    labels = ["state, relative", "last state, by a branch", "weights of a", "alignment of branches"]
+    assert len(table) == len(labels)
+    for line, label in zip(table, labels, strict=True):
+        assert line.startswith(label)
+    assert "0 at the input" in table[0]
+    alignment = f"{found['update_alignment'][0]:.4g} at block 4"
+    assert alignment in table[3]

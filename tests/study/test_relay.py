@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from depthgauge.errors import ClaimError, NetworkError
-from depthgauge.instruments.directions import component
+from depthgauge.errors import ClaimError
+from depthgauge.measurement import measure
+from depthgauge.profile import Profile
 from depthgauge.study import relay
 from depthgauge.study.claims import SuiteResult
 
@@ -96,17 +95,24 @@ def test_norm_and_component_of_the_rotation(result: SuiteResult) -> None:
 @given(st.floats(0.5, 1.0), st.integers(1, 96), st.integers(2, 40), st.integers(0, 99))
 def test_rotations_keep_length_and_plane(keep: float, depth: int, width: int, seed: int) -> None:
     answer, other = relay.plane(width, seed)
-    states = torch.stack(list(relay.rotated(answer, other, keep, depth)))
+    states = [answer]
+    with torch.no_grad():
+        for stage in relay.rotations(answer, other, keep, depth):
+            states.append(stage(states[-1]))
+    found = torch.stack(states)
     ones = torch.ones(depth + 1, dtype=torch.float64)
-    torch.testing.assert_close(states.norm(dim=-1), ones, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.norm(dim=-1), ones, rtol=1e-12, atol=0)
     along = torch.tensor([keep**k for k in range(depth + 1)], dtype=torch.float64)
     # arccos loses half of the digits where its argument is 1 or the component is lost
-    torch.testing.assert_close(states @ answer, along, rtol=0, atol=1e-12)
-    torch.testing.assert_close(states @ other, (1 - along**2).sqrt(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(found @ answer, along, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found @ other, (1 - along**2).sqrt(), rtol=0, atol=1e-7)
 
 
 def test_an_instrument_that_returns_the_norm_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "component", lambda states, direction: states.norm(dim=-1))
+    def blind(*arguments: Any, directions: Tensor, **options: Any) -> Profile:
+        return measure(*arguments, directions=torch.eye(len(directions)), **options)
+
+    monkeypatch.setattr("depthgauge.study.relay.measure", blind)
     found = relay.run()
     assert failed(found) == {
         "rotation: component, relative error",
@@ -119,11 +125,20 @@ def test_an_instrument_that_returns_the_norm_fails(monkeypatch: pytest.MonkeyPat
     assert "here the norm and the direction agree" in found.lessons[-1]
 
 
-def test_a_stage_that_shrinks_instead_of_turning_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shrinking(answer: Tensor, other: Tensor, keep: float, depth: int) -> Iterator[Tensor]:
-        return (answer * keep**k for k in range(depth + 1))
+def scaled(model: nn.Sequential, factors: dict[int, float]) -> nn.Sequential:
+    with torch.no_grad():
+        for k, factor in factors.items():
+            model.get_parameter(f"{k}.weight").mul_(factor)
+    return model
 
-    monkeypatch.setattr(relay, "rotated", shrinking)
+
+def test_a_stage_that_shrinks_instead_of_turning_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotations = relay.rotations
+
+    def shrinking(answer: Tensor, other: Tensor, keep: float, depth: int) -> nn.Sequential:
+        return scaled(rotations(answer, other, 1.0, depth), dict.fromkeys(range(depth), keep))
+
+    monkeypatch.setattr(relay, "rotations", shrinking)
     assert failed(relay.run()) == {
         "rotation: norm, largest relative change at any stage",
         "rotation: the direction sees what the norm does not, component gain / norm gain",
@@ -131,13 +146,10 @@ def test_a_stage_that_shrinks_instead_of_turning_fails(monkeypatch: pytest.Monke
 
 
 def test_the_norm_is_held_at_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    rotated = relay.rotated
-
-    def bulging(*arguments: object) -> Iterator[Tensor]:
-        for k, h in enumerate(rotated(*arguments)):  # type: ignore[arg-type]
-            yield 1.01 * h if k == 48 else h
-
-    monkeypatch.setattr(relay, "rotated", bulging)
+    rotations = relay.rotations
+    monkeypatch.setattr(
+        relay, "rotations", lambda *given: scaled(rotations(*given), {47: 1.01, 48: 1 / 1.01})
+    )
     assert failed(relay.run()) == {"rotation: norm, largest relative change at any stage"}
 
 
@@ -170,58 +182,3 @@ def test_document(result: SuiteResult) -> None:
     for configuration in document["configurations"]:
         assert configuration["curves"]["block"] == list(range(97))
         assert all(len(curve) == 97 for curve in configuration["curves"].values())
-
-
-# ------------------------------------------------------------------- the instrument itself
-
-
-def slow_component(states: list[list[float]], direction: list[float]) -> list[float]:
-    length = math.sqrt(math.fsum(d * d for d in direction))
-    return [math.fsum(x * d for x, d in zip(h, direction, strict=True)) / length for h in states]
-
-
-@given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 999), st.floats(1e-3, 1e3))
-def test_component_is_the_slow_sum(rows: int, width: int, seed: int, length: float) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    states = torch.randn(rows, width, generator=generator, dtype=torch.float64)
-    direction = length * torch.randn(width, generator=generator, dtype=torch.float64)
-    expected = slow_component(states.tolist(), direction.tolist())
-    found = component(states, direction)
-    torch.testing.assert_close(found.tolist(), expected, rtol=1e-10, atol=1e-12)
-    many = component(states.expand(3, rows, width), direction)
-    assert many.shape == (3, rows)
-    assert component(states[0], direction).shape == ()
-
-
-def test_component_keeps_sign_and_what_is_not_finite() -> None:
-    states = torch.tensor([[-3.0, 4.0], [math.inf, 0.0], [math.nan, 0.0]])
-    found = component(states, torch.tensor([2.0, 1e-300], dtype=torch.float64))
-    assert found.tolist()[:2] == [-3.0, math.inf]
-    assert math.isnan(found[2])
-
-
-def test_component_of_half_precision_is_taken_in_float32() -> None:
-    states = torch.full((1, 4096), 100.0, dtype=torch.float16)
-    found = component(states, torch.ones(4096, dtype=torch.float16))
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(6400.0)  # the sum before division overflows float16
-
-
-def test_component_leaves_no_graph() -> None:
-    states = torch.ones(2, 3, requires_grad=True)
-    assert not component(states, torch.ones(3, requires_grad=True)).requires_grad
-
-
-@pytest.mark.parametrize(
-    ("direction", "message"),
-    [
-        (torch.ones(4), "direction has the shape (4,), expected (3,), the width of the states"),
-        (torch.ones(1, 3), "direction has the shape (1, 3), expected (3,)"),
-        (torch.zeros(3), "direction has the length 0, so it points nowhere; give a vector"),
-        (torch.tensor([1.0, math.nan, 0.0]), "direction has the length nan"),
-        (torch.tensor([1.0, math.inf, 0.0]), "direction has the length inf"),
-    ],
-)
-def test_component_says_what_is_wrong_with_a_direction(direction: Tensor, message: str) -> None:
-    with pytest.raises(NetworkError, match=re.escape(message)):
-        component(torch.ones(2, 3), direction)

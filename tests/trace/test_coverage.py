@@ -99,7 +99,7 @@ def test_every_site_is_expected_and_seen(depth: int) -> None:
     for i in range(depth):
         expected += [(f"blocks.{i}.{name}".rstrip("."), role) for name, role in block]
     assert found["expected"] == expected
-    number = {"state": "16 quantities", "activation": "6 quantities", "branch": "3 quantities"}
+    number = {"state": "17 quantities", "activation": "6 quantities", "branch": "3 quantities"}
     assert found["seen"] == [(path, number[role]) for path, role in expected]
     for word in ("not_called", "no_gradient", "opaque", "fallback"):
         assert found[word] == []
@@ -140,7 +140,7 @@ def test_a_state_that_no_gradient_reaches_is_seen_with_half_of_its_quantities() 
     roles = dict(found["expected"][-1:]) | dict(found["expected"][:1])
     assert set(roles.values()) == {"state"}
     seen = dict(found["seen"])
-    assert {seen[path] for path in roles} == {"8 quantities"}
+    assert {seen[path] for path in roles} == {"9 quantities"}
     reason = "the output does not depend on any tensor that a gradient could reach"
     assert ("stem", reason) in found["no_gradient"]
     assert ("blocks.2", reason) in found["no_gradient"]

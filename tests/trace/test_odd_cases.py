@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from depthgauge.arguments import quantities_of
 from depthgauge.errors import (
     ModelError,
     NetworkError,
@@ -182,7 +183,7 @@ def test_an_ordinary_model_is_that_of_the_reference() -> None:
     profile = measure(model, x, square)
     assert paths_of(profile) == list(STATES)
     assert_rivers(profile, reference(model, x))
-    assert set(profile.columns) == set(QUANTITIES)
+    assert set(profile.columns) == set(quantities_of("fast")) - {"token_correlation"}
     inner = ("blocks.0", "blocks.1", "blocks.2")
     z = reference(model, x, paths=[f"{p}.up" for p in inner]).states
     live = [(a > 0).double().mean().item() for a in z]
@@ -849,8 +850,9 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     (
         "instruments",
         dict(instruments="rivrs"),
-        "instruments names 'rivrs', expected one of fast, all, rivers, quantiles, gates, branches "
-        "or a quantity (did you mean 'rivers'?)",
+        "instruments names 'rivrs', expected one of fast, balanced, thorough, all, rivers, "
+        "quantiles, gates, branches, correlation, jacobian, directions, blocks, spectrum, "
+        "updates, precision, stiffness or a quantity (did you mean 'rivers'?)",
     ),
 ]
 
@@ -1511,7 +1513,8 @@ def test_a_pattern_that_leaves_nothing_has_a_reason() -> None:
     profile = measure(made(), data(), include="nowhere")
     assert profile.sites == ()
     assert set(profile.not_measured) == set(QUANTITIES)
-    assert set(profile.not_measured.values()) == {"include and exclude leave no site"}
+    asked = {profile.not_measured[name] for name in quantities_of("fast")}
+    assert asked == {"include and exclude leave no site"}
     with pytest.raises(UsageError) as caught:
         _ = profile["state_rms"]
     assert str(caught.value) == (

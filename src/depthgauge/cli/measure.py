@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from depthgauge.cli.code import Code, diverted
 from depthgauge.cli.options import (
     Debug,
     Json,
@@ -25,6 +24,7 @@ from depthgauge.cli.options import (
     screen,
     whole,
 )
+from depthgauge.cli.work import Work, with_exponents
 from depthgauge.errors import SpecificationError, TargetError, UsageError
 from depthgauge.trace.targets import is_code
 
@@ -60,7 +60,13 @@ def measure(
         list[str] | None, _option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
     ] = None,
     dtype: Annotated[
-        str | None, _option("--dtype", "NAME", "float64, float32, bfloat16, float16 [float32].")
+        str | None,
+        _option(
+            "--dtype",
+            "NAME",
+            "float64, float32, bfloat16, float16 [float32]; when compared also "
+            "autocast-bfloat16, float8_e4m3 and others.",
+        ),
     ] = None,
     device: Annotated[str | None, _option("--device", "NAME", "cpu, cuda:0 [cpu].")] = None,
     tokens: Annotated[str | None, _option("--tokens", "N", "Tokens, with attention [32].")] = None,
@@ -71,8 +77,43 @@ def measure(
     instruments: Annotated[
         str | None,
         _option(
-            "--instruments", "NAMES", "rivers,quantiles,gates,branches, or quantities [fast: all]."
+            "--instruments", "NAMES", "fast, balanced, thorough, or names of instruments [fast]."
         ),
+    ] = None,
+    probes: Annotated[
+        str | None, _option("--probes", "N", "Random vectors an average is taken over [8].")
+    ] = None,
+    examples: Annotated[
+        str | None, _option("--examples", "N", "Examples whose spectrum is taken [2].")
+    ] = None,
+    until: Annotated[
+        str | None, _option("--until", "N", "The state that Jacobians end at [the last].")
+    ] = None,
+    rank: Annotated[
+        str | None, _option("--rank", "N", "Leading directions of a wide state [16].")
+    ] = None,
+    budget: Annotated[
+        str | None, _option("--budget", "SECONDS", "No instrument goes on after them [no end].")
+    ] = None,
+    optimizer: Annotated[
+        str | None, _option("--optimizer", "NAME", "sgd, momentum, adam, adamw [sgd].")
+    ] = None,
+    lr: Annotated[
+        str | None, _option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")
+    ] = None,
+    against: Annotated[
+        str | None,
+        _option("--against", "float64", "Compare the arithmetic --dtype names with float64."),
+    ] = None,
+    depths: Annotated[
+        str | None,
+        _option("--depths", "[NAME=]N,N", "How one step's change grows: 4,16,64, layers=4,16."),
+    ] = None,
+    labels: Annotated[
+        str | None, _option("--labels", "NAME", "The part of the batch that is its labels.")
+    ] = None,
+    directions: Annotated[
+        str | None, _option("--directions", "FILE", "A .npy of (n,) or (k, n) numbers to follow.")
     ] = None,
     arg: Annotated[
         list[str] | None,
@@ -110,19 +151,41 @@ def measure(
         "--depth": depth, "--width": width, "--batch": batch, "--init": init, "--scalar": scalar,
         "--tokens": tokens, "--size": size, "--draws": draws,
     }  # fmt: skip
-    others = {"--arg": arg, "--input": input, "--include": include, "--exclude": exclude}
+    others = {
+        "--arg": arg, "--input": input, "--include": include, "--exclude": exclude,
+        "--labels": labels,
+    }  # fmt: skip
     _belong(target, code, options, others)
+    work = Work(probes, examples, until, rank, budget, optimizer, lr, depths, against, directions)
+    work, dtype = work.compared(dtype, code)
+    if depths is not None and depth is not None:
+        raise SpecificationError("--depth and --depths were both given; leave --depth out")
     if code:
         return _module(
             Code(
-                target, arg or (), input or (), seed, dtype, device, instruments, include, exclude
+                target,
+                arg or (),
+                input or (),
+                seed,
+                dtype,
+                device,
+                instruments,
+                include,
+                exclude,
+                labels,
+                work,
             ),
             Screen(json, quiet, output_path),
         )
     if why := _unreadable(target):
         raise TargetError(why)
+    over = work.over
+    if over is not None and over[0] != "depth":
+        raise SpecificationError(
+            f"--depths varies '{over[0]}', but an equation has a depth; write --depths 4,16,64"
+        )
     network = {
-        "depth": whole("--depth", depth),
+        "depth": whole("--depth", depth) if over is None else over[1][-1],
         "width": whole("--width", width),
         "tokens": whole("--tokens", tokens),
         "size": whole("--size", size),
@@ -133,7 +196,7 @@ def measure(
         "seed": seed,
         "dtype": dtype,
         "device": device,
-        "instruments": instruments,
+        "instruments": work.instruments(instruments),
     }
     scalars, inits = named("--scalar", scalar or ()), initialisers(init or ())
 
@@ -141,7 +204,9 @@ def measure(
 
     specification = _specification(target, Changes(scalars, inits, _given(network), _given(run)))
     with output(output_path) as write:
-        profile = _measured(target, specification, quiet, from_file=device is None)
+        profile = _measured(target, specification, quiet, work, from_file=device is None)
+        if over is not None:
+            profile = _over_depths(profile, specification, over[1], work)
         corridor = specification.corridor
         verdict = corridor.judge(profile) if corridor is not None else None
         document = as_json(profile.to_dict(verdict)) if json or output_path else ""
@@ -159,19 +224,14 @@ class Screen:
     path: str | None
 
 
-@dataclass(frozen=True)
-class Code:
-    """A target in Python with the options that go with it."""
-
-    target: str
-    arguments: Sequence[str]
-    inputs: Sequence[str]
-    seed: str | None
-    dtype: str | None
-    device: str | None
-    instruments: str | None
-    include: str | None
-    exclude: str | None
+def _module(code: Code, to: Screen) -> int:
+    """Measure the model that the code builds, and show it."""
+    with output(to.path) as write, diverted():
+        profile = code.measured()
+        document = as_json(profile.to_dict()) if to.json or to.path else ""
+        write(document)
+    _show(profile, None, document, to)
+    return 0
 
 
 def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) -> None:
@@ -200,77 +260,6 @@ def _belong(target: str, code: bool, options: Mapping[str, Any], others: Mapping
         )
 
 
-def _module(code: Code, to: Screen) -> int:
-    """Build the model that the code names, measure it, show it."""
-    import torch
-
-    from depthgauge.arguments import device_of, dtype_of
-    from depthgauge.study.specification import parse_seed
-    from depthgauge.trace.batches import mapped
-    from depthgauge.trace.measuring import measure_module
-    from depthgauge.trace.targets import arguments_of, input_of, load
-
-    seed = 0 if code.seed is None else parse_seed(code.seed)
-    if not isinstance(seed, int):
-        raise SpecificationError(
-            f"--seed is '{code.seed}', but a model that code builds is measured under one seed"
-        )
-    arguments = arguments_of(code.arguments)
-    given = input_of(code.inputs, seed) if code.inputs else None
-    kind = None if code.dtype is None else dtype_of(code.dtype)
-    place = None if code.device is None else device_of(code.device)
-    with output(to.path) as write, _diverted():
-        torch.manual_seed(seed)
-        target = load(code.target, arguments)
-        batch = target.batch if given is None else given
-        if batch is None:
-            raise SpecificationError(
-                f"'{code.target}' gives no batch; return (module, batch) or give --input, such as "
-                f'--input "float 8x3x32x32"'
-            )
-        if kind is not None or place is not None:
-            target.module.to(device=place, dtype=kind)
-
-            def moved(x: torch.Tensor) -> torch.Tensor:
-                return x.to(device=place, dtype=kind if x.is_floating_point() else None)
-
-            batch = mapped(batch, moved)
-        profile = measure_module(
-            target.module,
-            batch,
-            target.loss,
-            seed=seed,
-            instruments=code.instruments or "fast",
-            include=code.include,
-            exclude=code.exclude,
-            name=code.target,
-        )
-        document = as_json(profile.to_dict()) if to.json or to.path else ""
-        write(document)
-    _show(profile, None, document, to)
-    return 0
-
-
-@contextmanager
-def _diverted() -> Iterator[None]:
-    """What the user's code writes to standard output goes to standard error, also from below
-    Python: standard output is for the document."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:  # one of them is closed
-        kept = -1
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if kept >= 0:
-            os.dup2(kept, 1)
-            os.close(kept)
-
-
 def _unreadable(target: str) -> str:
     """``""``, or why such a target is neither an equation nor a specification."""
     if target.endswith(".toml"):
@@ -281,6 +270,18 @@ def _unreadable(target: str) -> str:
             f"path/file.py:callable"
         )
     return ""
+
+
+def _over_depths(
+    profile: Profile, specification: Specification, depths: Sequence[int], work: Work
+) -> Profile:
+    """The profile with how what one step changes grows with the depth of the equation."""
+    from depthgauge.study.scaling import of_network
+
+    batch = specification.batch if isinstance(specification.batch, int) else 32
+    effort = work.effort(profile.seeds[0])
+    build = of_network(specification.network, min(batch, 32))
+    return with_exponents(profile, build, depths, profile.seeds, effort)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -300,12 +301,16 @@ def _specification(target: str, changes: Changes) -> Specification:
     return Specification(network, **run)
 
 
-def _measured(target: str, specification: Specification, quiet: bool, from_file: bool) -> Profile:
+def _measured(
+    target: str, specification: Specification, quiet: bool, work: Work, from_file: bool
+) -> Profile:
     from depthgauge.report.progress import progress
 
     try:
         with progress("measuring", quiet=quiet) as step:
-            return specification.measure(step)
+            seed = specification.seed
+            first = seed if isinstance(seed, int) else next(iter(seed))
+            return specification.measure(step, **work.given(first))
     except UsageError as error:
         # A device that this machine lacks, or what is wrong at one block only.
         if not target.endswith(".toml"):

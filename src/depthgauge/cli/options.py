@@ -27,8 +27,11 @@ __all__ = [
     "initialisers",
     "named",
     "output",
+    "rate",
     "say",
     "screen",
+    "seconds",
+    "several",
     "whole",
 ]
 
@@ -57,6 +60,40 @@ def whole(option: str, text: str | None) -> int | None:
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
         raise SpecificationError(f"{option} is '{text}', expected a whole number")
     return int(text)
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """The number in ``text``; what is out of range is said where it is used."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecificationError(f"{option} is '{text}', expected a number of seconds") from None
+
+
+def several(option: str, text: str | None) -> tuple[str, tuple[int, ...]] | None:
+    """``[NAME=]4,16,64``: the name (``depth`` without one) and the whole numbers, ascending."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(?:([^\W\d]\w*)\s*=)?\s*([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)\s*", text)
+    numbers = sorted({int(n) for n in match.group(2).split(",")}) if match else []
+    if not match or len(numbers) < 2 or numbers[0] < 1:
+        raise SpecificationError(
+            f"{option} is '{text}', expected two or more whole numbers of at least 1, such as "
+            f"4,16,64, or with the callable's argument, layers=4,16,64"
+        )
+    return match.group(1) or "depth", tuple(numbers)
+
+
+def rate(option: str, text: str | None) -> float | None:
+    """The number in ``text``; what is out of range is said where it is used."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecificationError(f"{option} is '{text}', expected a number") from None
 
 
 def named(option: str, given: Iterable[str]) -> dict[str, str]:

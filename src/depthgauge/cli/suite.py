@@ -13,7 +13,8 @@ __all__ = ["suite"]
 
 def suite(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="transport, relay, scalar or gates.")
+        str,
+        typer.Argument(metavar="NAME", help="transport, relay, scalar, gates, fixup-first-step."),
     ] = "transport",
     json: Json = False,
     quiet: Quiet = False,

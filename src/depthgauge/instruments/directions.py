@@ -1,41 +1,138 @@
-"""Directions: how much of a state lies along one direction that matters.
+"""Directions: what of a state lies along those that matter, and what they gain on their way.
 
-Index legend: ``n`` the state's width, ``...`` whatever stands in front (states, examples, tokens).
+Index legend: states ``h_0 ... h_D`` of a chain, of width ``n``; ``P`` projects on the span of the
+vectors given; ``m_c`` the mean state of class c, ``m`` that of all examples.
 
-    component   c = <h, d> / |d|
+    component_gain_k  |P h_k| / |P h_0|, root mean squares over examples and positions
+    direction_gain_k  |J_(0->k) d|, d of length 1 for each example: the loss gradient's direction
+    class_gain_k      the root mean square over classes of |m_c - m| at h_k over that at h_0
+    class_share_k     sum_c B_c |m_c - m|^2 / sum_b |h_b - m|^2: what of the variance lies between
+                      the classes (1: only the class is left, 0: nothing of it)
 
 A norm adds the squares of all directions, so a rotation that carries the answer into another
-direction leaves it as it was. The component keeps its sign: examples that point opposite ways
-cancel in a mean over it.
+direction leaves it as it was.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from depthgauge.errors import NetworkError
-from depthgauge.instruments.rivers import wide
+from depthgauge.instruments.jacobians import narrow
+from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.network.chain import Chain
+
+__all__ = ["DIRECTIONS", "directions"]
+
+DIRECTIONS = ("direction_gain", "component_gain", "component_gains", "class_gain", "class_share")
 
 
-def component(states: Tensor, direction: Tensor) -> Tensor:
-    """The component of each state along a direction: ``(..., n)`` and ``(n,) -> (...)``.
-
-    Only the direction's direction counts, not its length. In float32 or wider; inf and NaN of a
-    state are kept. Raises NetworkError for a direction of another width, or of no direction.
-    """
-    if direction.dim() != 1 or states.shape[-1:] != direction.shape:
-        raise NetworkError(
-            f"direction has the shape {tuple(direction.shape)}, expected ({states.shape[-1]},), "
-            f"the width of the states"
-        )
-    states = wide(states.detach())
-    along = direction.detach().to(states)
-    length = torch.linalg.vector_norm(along)
-    if not 0 < float(length) < float("inf"):
-        raise NetworkError(
-            f"direction has the length {float(length):g}, so it points nowhere; give a vector of "
-            f"finite numbers that are not all zero"
-        )
-    found: Tensor = states @ (along / length)
+def directions(subject: Subject, effort: Effort) -> Found:
+    """The gain along the loss gradient, along the directions given, and between classes."""
+    found = Found()
+    with subject.chain() as chain:
+        _gradient(chain, subject.rows, effort, found)
+        _components(chain, subject, found)
+        _classes(chain, subject, found)
+    found.notes["directions"] = {"gradient": "of the loss at the first state"}
     return found
+
+
+def _gradient(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> None:
+    """What the direction of the loss gradient at the first state gains on its way forward."""
+    if why := narrow(chain):
+        found.missing["direction_gain"] = why
+        return
+    first = chain.states[0]
+    (gradient,) = torch.autograd.grad(
+        chain.total(), [first.edge], retain_graph=True, allow_unused=True
+    )
+    if gradient is None or not bool((gradient != 0).any()):
+        found.missing["direction_gain"] = "no gradient reaches the first state"
+        return
+    each = first.rows(gradient[None].double())
+    lengths = torch.linalg.vector_norm(each, dim=-1, keepdim=True)
+    unit = torch.where(lengths > 0, each / lengths.clamp_min(1e-300), 0.0)
+    tangent = first.spread(unit.to(chain.dtype))
+    alive = max(int((lengths > 0).sum()), 1)
+    values = [1.0]
+    try:
+        for k in range(1, len(chain) + 1):
+            effort.check(k - 1, len(chain))
+            tangent = chain.push(k - 1, k, tangent)
+            square = float(torch.linalg.vector_norm(tangent, dtype=torch.float64)) ** 2
+            values.append(math.sqrt(square / alive))
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        found.missing["direction_gain"] = f"the backward pass has no derivative: {line}"
+        return
+    for row, value in zip(rows, values, strict=True):
+        found.put("direction_gain", row, value)
+
+
+def _components(chain: Chain, subject: Subject, found: Found) -> None:
+    names = ("component_gain", "component_gains")
+    if subject.directions is None:
+        found.missing |= dict.fromkeys(names, "no directions were given")
+        return
+    vectors = subject.directions.double()
+    widths = {state.shape[-1] for state in chain.states}
+    if widths != {vectors.shape[1]}:
+        found.missing |= dict.fromkeys(
+            names,
+            f"directions have {vectors.shape[1]} numbers, but the states of this stream are "
+            f"{', '.join(map(str, sorted(widths)))} wide",
+        )
+        return
+    unit = vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    left, values, _ = torch.linalg.svd(unit.T, full_matrices=False)
+    span = left[:, values > values[0] * 1e-10]  # orthonormal, (n, rank)
+    first_span, first_each = 0.0, None
+    for k, (state, row) in enumerate(zip(chain.states, subject.rows, strict=True)):
+        h = state.value.double().reshape(-1, vectors.shape[1])
+        whole, each = _rms(h @ span), (h @ unit.to(h).T).square().mean(0).sqrt()
+        if k == 0:
+            first_span, first_each = whole, each
+            if first_span == 0:
+                why = "the first state has no component along the directions given"
+                found.missing |= dict.fromkeys(names, why)
+                return
+        assert first_each is not None
+        found.put("component_gain", row, whole / first_span)
+        found.vectors.setdefault("component_gains", {})[row] = (each / first_each).cpu().numpy()
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.square().sum(-1).mean().sqrt())
+
+
+def _classes(chain: Chain, subject: Subject, found: Found) -> None:
+    names = ("class_gain", "class_share")
+    if subject.labels is None:
+        found.missing |= dict.fromkeys(names, "no labels were given")
+        return
+    labels = subject.labels.reshape(-1)
+    _, which, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    if len(counts) < 2 or any(state.examples != len(labels) for state in chain.states):
+        why = "all examples have one label"
+        if len(counts) > 1:
+            why = f"there are {len(labels)} labels, but the states do not have that many examples"
+        found.missing |= dict.fromkeys(names, why)
+        return
+    first = 0.0
+    for k, (state, row) in enumerate(zip(chain.states, subject.rows, strict=True)):
+        h = state.rows(state.value[None])[0].double()  # (B, size)
+        h = h - h.mean(0)
+        means = torch.zeros(len(counts), h.shape[1], dtype=h.dtype, device=h.device)
+        means.index_add_(0, which.to(h.device), h)
+        means /= counts.to(means)[:, None]
+        squares = means.square().sum(1)
+        apart = float(squares.mean().sqrt())
+        between = float((squares * counts.to(squares)).sum())
+        total = float(h.square().sum())
+        first = apart if k == 0 else first
+        found.put("class_gain", row, apart / first if first else math.nan)
+        found.put("class_share", row, between / total if total else math.nan)

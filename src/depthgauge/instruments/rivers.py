@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depthgauge.instruments.correlation import STATISTICS, of_examples, of_tokens
+
 QUANTILES: Final[dict[str, float]] = {"q01": 0.01, "q50": 0.5, "q99": 0.99, "q999": 0.999}
 
 
@@ -106,13 +108,18 @@ class River:
 
     def __init__(self, statistics: Sequence[str], rows: int, members: int) -> None:
         self._single = [name for name in statistics if name in SINGLE]
+        self._between = [name for name in statistics if name in STATISTICS]
         self._quantiles = [name for name in statistics if name in QUANTILES]
         self._members = members
         self.values = {name: np.full((rows, members), np.nan) for name in statistics}
 
     def see(self, row: int, x: Tensor) -> None:
         """Reduce the state or gradient at this place: ``(E, ...)``, without E for one member."""
-        x = wide(x.detach()).reshape(self._members, -1)
+        x = wide(x.detach())
+        for name in self._between:
+            between = of_examples if name == "correlation" else of_tokens
+            self.values[name][row] = between(x if self._members > 1 else x.unsqueeze(0))
+        x = x.reshape(self._members, -1)
         for name in self._single:
             self.values[name][row] = SINGLE[name](x)
         if self._quantiles:

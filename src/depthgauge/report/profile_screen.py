@@ -10,7 +10,16 @@ import numpy as np
 from rich.console import Console
 
 from depthgauge.profile import Profile
-from depthgauge.profile_text import RIVERS, missing, nonfinite, not_seen, number, power, steepest
+from depthgauge.profile_text import (
+    RIVERS,
+    missing,
+    nonfinite,
+    not_seen,
+    number,
+    power,
+    steepest,
+)
+from depthgauge.remarks import remarks
 from depthgauge.report.tables import GAP, Column, curve, paragraph, plain, print_table, terminal
 from depthgauge.sites import FloatArray, Site
 from depthgauge.study.corridor import Verdict
@@ -37,6 +46,44 @@ _BRANCHES: Final[dict[str, dict[str, Callable[[FloatArray], FloatArray]]]] = {
 }
 
 
+#: Quantities at states beyond the rivers, and their labels.
+_DEEPER: Final = {
+    "correlation": "correlation of examples",
+    "token_correlation": "correlation of tokens",
+    "apjn": "averaged Jacobian norm",
+    "direction_gain": "gain, loss gradient",
+    "component_gain": "gain, directions given",
+    "class_gain": "gain, class means",
+    "class_share": "share between classes",
+    "effective_rank_participation": "participation ratio",
+    "effective_rank_entropy": "entropy rank",
+    "stable_rank": "stable rank",
+    "lost_direction_fraction": "directions lost",
+    "block_gain": "largest gain of a block",
+    "block_loss": "smallest gain of a block",
+}
+
+#: Precision, and its labels.
+_PRECISION: Final = {
+    "relative_error_state": "state error",
+    "relative_error_gradient": "gradient error",
+    "flushed_gradient_fraction": "gradients flushed",
+    "headroom_float16_bits": "float16 bits to spare",
+    "headroom_bfloat16_bits": "bfloat16 bits to spare",
+    "headroom_float8_e4m3_bits": "float8 e4m3 bits",
+    "headroom_float8_e5m2_bits": "float8 e5m2 bits",
+    "last_binades_fraction": "in the last binades",
+    "underflow_headroom_bits": "bits to underflow",
+}
+#: What one step of the optimiser does, and its labels.
+_UPDATES: Final = {
+    "functional_update": "state, relative change",
+    "branch_update": "last state, by a branch alone",
+    "update_to_weight": "weights of a branch",
+    "update_alignment": "alignment of branches",
+}
+
+
 def print_profile(
     profile: Profile, verdict: Verdict | None = None, console: Console | None = None
 ) -> None:
@@ -53,11 +100,19 @@ def print_profile(
         _growth(profile),
         _branches(profile),
         _gates(profile),
+        _deeper(profile, "direction", _DEEPER),
+        _deeper(profile, _arithmetic(profile), _PRECISION),
+        _deeper(profile, "one step", _UPDATES),
+        _exponents(profile),
     ]
     for columns in tables:
         if columns[0].cells:
             plain(console)
             print_table(console, columns)
+    if said := remarks(profile):
+        plain(console)
+        for line in said:
+            paragraph(console, line)
     if missing(profile) or not_seen(profile):
         plain(console)
     for reason, names in missing(profile).items():
@@ -224,6 +279,81 @@ def _gates(profile: Profile) -> list[Column]:
         Column("gate", list(rows), right=False),
         *(Column(_GATES[q][0], [row.get(q, "-") for row in rows.values()]) for q in shown),
     ]
+
+
+def _deeper(profile: Profile, head: str, labels: Mapping[str, str]) -> list[Column]:
+    """What was found at the states beyond the rivers: at both ends, the least and the largest, all
+    medians over seeds; with the standard error of an average that was estimated."""
+    shown = {name: profile.by_block(name) for name in labels if name in profile}
+    names, firsts, lasts, least, most = [], [], [], [], []
+    for name, label in labels.items():
+        if not (found := shown.get(name)):
+            continue
+        blocks, values = found
+        medians = np.array([spread(row).median for row in values])
+        names.append(label)
+        error = _error(profile, name)
+        firsts.append(f"{number(medians[0])}{error} at {_place(blocks[0])}")
+        lasts.append(f"{number(medians[-1])} at {_place(blocks[-1])}")
+        with np.errstate(all="ignore"):
+            low, high = np.fmin.reduce(medians), np.fmax.reduce(medians)
+        least.append(number(float(low)))
+        most.append(number(float(high)))
+    return [
+        Column(head, names, right=False),
+        Column("first", firsts, right=False),
+        Column("last", lasts, right=False),
+        Column("least", least),
+        Column("most", most),
+    ]
+
+
+def _exponents(profile: Profile) -> list[Column]:
+    """How what one step changes grows with depth: the power of the depth and its interval."""
+    found = profile.exponents
+    return [
+        Column("with depth", [name.replace("_", " ") for name in found], right=False),
+        Column("exponent", [number(e["slope"]) for e in found.values()]),
+        Column(
+            "interval",
+            [
+                "none" if e["low"] is None else f"[{number(e['low'])}, {number(e['high'])}]"
+                for e in found.values()
+            ],
+            right=False,
+        ),
+        Column("depths", [str(e["depths"]) for e in found.values()]),
+        Column("n", [str(e["seeds"]) for e in found.values()]),
+    ]
+
+
+def _arithmetic(profile: Profile) -> str:
+    notes = profile.settings.get("instruments")
+    found = notes.get("precision", {}) if isinstance(notes, dict) else {}
+    return f"{found.get('arithmetic', 'precision')} against float64"
+
+
+def _place(block: int) -> str:
+    return f"block {block}" if block else "the input"
+
+
+def _error(profile: Profile, name: str) -> str:
+    """`` ± `` and the standard error of the first value: over probes, or the examples followed."""
+    if name == "apjn" and (found := profile.by_block("apjn_standard_error")):
+        return _more(spread(found[1][0]).median)
+    notes = profile.settings.get("instruments")
+    spectrum = notes.get("spectrum", {}) if isinstance(notes, dict) else {}
+    if name == "effective_rank_participation" and "participation_standard_error" in spectrum:
+        return _more(spectrum["participation_standard_error"])
+    ends = spectrum.get("from_end_to_end", {})
+    if name in ends and ends[name]["n"] > 1:
+        return _more(ends[name]["standard_error"])
+    return ""
+
+
+def _more(error: float) -> str:
+    """Nothing for what is exact."""
+    return f" ± {error:.2g}" if error > 0 else ""
 
 
 def _by_gate(profile: Profile, quantity: str) -> dict[str, FloatArray]:

@@ -23,6 +23,13 @@ _HEADERS: Final = {
     "saturated_fraction": "saturated",
     "state_rms": "state RMS",
     "gradient_rms": "gradient RMS",
+    "sgd_exponent": "exponent",
+    "sgd_interval": "+-",
+    "sgd_law": "law",
+    "sgd_budget_exponent": "a branch",
+    "sgd_alignment": "aligned",
+    "sign_exponent": "sign step",
+    "sign_law": "law",
 }
 
 #: The columns of a suite whose names say the rest; other suites show every number they have.
@@ -34,7 +41,16 @@ _SHOWN: Final = {
         "forward_drift",
         "gradient_ratio",
         "live_derivative_fraction",
-    )
+    ),
+    "fixup-first-step": (
+        "sgd_exponent",
+        "sgd_interval",
+        "sgd_law",
+        "sgd_budget_exponent",
+        "sgd_alignment",
+        "sign_exponent",
+        "sign_law",
+    ),
 }
 
 _NOT_COLUMNS: Final = ("name", "equation", "curves")

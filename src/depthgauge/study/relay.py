@@ -15,15 +15,13 @@ says perfect health; only an instrument that knows the direction sees the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from depthgauge.instruments.directions import component
-from depthgauge.instruments.rivers import rms
-from depthgauge.measurement import Progress
+from depthgauge.measurement import Progress, measure
 from depthgauge.network.spec import Network
 from depthgauge.profile import Profile
 from depthgauge.study.claims import Claim, SuiteResult, quoted
@@ -89,32 +87,33 @@ def plane(width: int = ROTATION_WIDTH, seed: int = ROTATION_SEED) -> tuple[Tenso
     return answer, other
 
 
-def rotated(answer: Tensor, other: Tensor, keep: float, depth: int) -> Iterator[Tensor]:
-    """The states ``(n,)`` at the input and after each stage, starting as the answer's direction."""
-    h = answer
-    yield h
+def rotations(answer: Tensor, other: Tensor, keep: float, depth: int) -> nn.Sequential:
+    """A layer without bias for each stage: the rotation R_k."""
     swap = torch.outer(other, answer) - torch.outer(answer, other)
     within = torch.outer(answer, answer) + torch.outer(other, other)
     identity = torch.eye(len(answer), dtype=answer.dtype)
+    stages = []
     for k in range(1, depth + 1):
         turn = math.acos(keep**k) - math.acos(keep ** (k - 1))
-        h = (identity + math.sin(turn) * swap + (math.cos(turn) - 1) * within) @ h
-        yield h
+        stage = nn.Linear(len(answer), len(answer), bias=False, dtype=answer.dtype)
+        stage.weight.data = identity + math.sin(turn) * swap + (math.cos(turn) - 1) * within
+        stages.append(stage)
+    return nn.Sequential(*stages)
 
 
 def _rotation_row() -> dict[str, Any]:
+    """The answer's direction sent through; its norm and its component as measured."""
     answer, other = plane()
-    norms, components = [], []
-    for h in rotated(answer, other, KEEP, DEPTH):
-        norms.append(rms(h.reshape(1, -1))[0])
-        components.append(float(component(h, answer)))
+    model = rotations(answer, other, KEEP, DEPTH)
+    profile = measure(model, answer[None], instruments="state_rms", directions=answer)
+    norms, components = profile["state_rms"].tolist(), profile["component_gain"].tolist()
     return {
         "name": "rotation",
         "depth": DEPTH,
         "keep": KEEP,
         "closed_form": KEEP**DEPTH,
         "norm_gain": norms[-1] / norms[0],
-        "component_gain": components[-1] / components[0],
+        "component_gain": components[-1],
         "curves": {
             "block": list(range(DEPTH + 1)),
             "state_rms": norms,

@@ -46,8 +46,9 @@ class Specification:
     instruments: str | tuple[str, ...] = "fast"
     corridor: Corridor | None = None
 
-    def measure(self, progress: Progress | None = None) -> Profile:
-        """The network's profile, as this specification says it is to be run."""
+    def measure(self, progress: Progress | None = None, **more: Any) -> Profile:
+        """The network's profile, as this specification says it is to be run; ``more`` goes to
+        ``depthgauge.measure`` (effort, directions, labels)."""
         from depthgauge.measurement import measure
 
         return measure(
@@ -58,6 +59,7 @@ class Specification:
             device=self.device,
             instruments=self.instruments,
             progress=progress,
+            **more,
         )
 
 

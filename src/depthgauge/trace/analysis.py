@@ -46,6 +46,13 @@ class Track:
     inside: list[int] = field(default_factory=list)  # states of merges inside branches
 
     @property
+    def states(self) -> list[int]:
+        """The values that are its states, in forward order."""
+        if not self.steps:
+            return [self.stream.source]
+        return [self.steps[0].before, *(step.after for step in self.steps)]
+
+    @property
     def blocks(self) -> list[list[Step]]:
         """The steps of each block: a repetition of a fold is one block."""
         out = []

@@ -13,7 +13,7 @@ from depthgauge.errors import TargetError
 #: Containers inside containers, at most.
 DEEPEST: Final = 32
 
-__all__ = ["call", "mapped", "tensors"]
+__all__ = ["call", "examples", "mapped", "tensors"]
 
 
 def tensors(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -40,6 +40,11 @@ def _items(tree: Any) -> list[tuple[Any, Any]]:
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
     return []
+
+
+def examples(batch: Any) -> int:
+    """How many examples a batch has: the first axis of its first tensor."""
+    return next((t.shape[0] for _, t in tensors(batch) if t.dim()), 1)
 
 
 def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:

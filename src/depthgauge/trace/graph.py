@@ -133,6 +133,16 @@ class Graph:
                         todo.append(j)
         return found
 
+    @cached_property
+    def places(self) -> list[int]:
+        """For each value how many before it were seen when they were made: the same in another
+        pass, whatever kernels leave on autograd's graph; -1 for what was found there."""
+        grafts, out = 0, []
+        for value in self.values:
+            grafts += value.item == GRAFTED
+            out.append(-1 if value.item == GRAFTED else value.index - grafts)
+        return out
+
     def path(self, i: int) -> str:
         """The path of the module that made value ``i``; ``""`` is the model itself."""
         return self.calls[self.values[i].call].path

@@ -16,22 +16,25 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from depthgauge._version import __version__
-from depthgauge.arguments import PARTS, dtype_name, quantities_of, seeds_of
+from depthgauge.arguments import PARTS, aims_of, alone, chosen, dtype_name, effort_of, seeds_of
 from depthgauge.errors import SpecificationError
+from depthgauge.instruments.subject import Effort, Subject
+from depthgauge.probing import deepened
 from depthgauge.profile import Profile
 from depthgauge.sites import QUANTITIES, Column, Site
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
-from depthgauge.trace.batches import tensors
+from depthgauge.trace.batches import examples, tensors
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import Pass, quiet, run, unwrapped
-from depthgauge.trace.streams import Link
+from depthgauge.trace.streams import Branch, Link
+from depthgauge.trace.subjects import Given, subjects
 
-__all__ = ["measure_module"]
+__all__ = ["followed", "measure_module"]
 
 
 def measure_module(
@@ -41,11 +44,15 @@ def measure_module(
     *,
     seed: int | Iterable[int] = 0,
     instruments: str | Iterable[str] = "fast",
+    directions: Tensor | None = None,
+    labels: Tensor | None = None,
+    effort: Effort | None = None,
     include: str | None = None,
     exclude: str | None = None,
     name: str = "",
 ) -> Profile:
-    """Both rivers of a module; arguments as in ``depthgauge.measure``."""
+    """Both rivers of a module, and what heavier instruments find in it; arguments as in
+    ``depthgauge.measure``."""
     seeds, seed_axis = seeds_of(seed)
     if seed_axis:
         raise SpecificationError(
@@ -53,17 +60,42 @@ def measure_module(
             "draws the cotangent"
         )
     wanted = _patterns(include, exclude)
-    quantities = quantities_of(instruments)
+    quantities = chosen(instruments, directions, labels)
+    effort, aims = effort_of(effort), aims_of(directions, labels)
     statistics = {
         part: [PARTS[q][1] for q in quantities if PARTS[q][0] == part]
         for part in ("state", "gradient", "gate", "branch")
     }
     model, notes = unwrapped(model)
-    readings = Readings(
-        statistics["state"], statistics["gradient"], statistics["gate"], bool(statistics["branch"])
-    )
+    branches = any("branch" in QUANTITIES[q].roles for q in quantities)
+    readings = Readings(statistics["state"], statistics["gradient"], statistics["gate"], branches)
     with quiet():
-        return _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
+        found = _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
+        given = Given(model, batch, loss, seeds[0], *aims)
+        group = subjects(given, found.passed, found.analysis, found.rows)
+        return deepened(found.profile, [group], quantities, effort)
+
+
+def followed(
+    model: nn.Module, batch: Any, loss: Callable[..., Any] | None = None, seed: int = 0
+) -> list[Subject] | str:
+    """The streams of a module as instruments take them that run it again, or why there is none."""
+    model, notes = unwrapped(model)
+    with quiet():
+        readings = Readings([], [], [], False)
+        found = _measured(model, batch, loss, seed, readings, (), lambda path: True, notes, "")
+        given = Given(model, batch, loss, seed)
+        return subjects(given, found.passed, found.analysis, found.rows)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """What one pass gave; ``rows``: the profile's row of each state and branch of a stream."""
+
+    profile: Profile
+    passed: Pass
+    analysis: Analysis
+    rows: dict[tuple[str, int, int], int]
 
 
 def _measured(
@@ -76,28 +108,30 @@ def _measured(
     wanted: Callable[[str], bool],
     notes: list[str],
     name: str,
-) -> Profile:
+) -> _Traced:
     start = perf_counter()
     passed = run(model, batch, loss, readings, seed)
     held = passed.held
     analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
+    graph = passed.graph
     every = _rows(analysis, readings, passed)
     rows = [row for row in every if wanted(row.site.path)]
     filtered = len(rows) < len(every)
-    rows = [_Row(_numbered(row.site, i), row.numbers) for i, row in enumerate(rows)]
+    rows = [_Row(_numbered(row.site, i), row.numbers, row.key) for i, row in enumerate(rows)]
     columns = _columns(rows, quantities)
+    positions = any(len(graph.values[i].shape) == 3 for t in analysis.tracks for i in t.states)
+    solitary = alone(examples(batch), positions)
+    for q in solitary:
+        columns.pop(q, None)
     not_measured = {
         q: "not among the instruments asked for" for q in QUANTITIES if q not in quantities
     }
     for q in quantities:
         if q not in columns:
-            not_measured[q] = _why_missing(q, passed, rows, filtered)
-    first = (
-        passed.graph.values[analysis.tracks[0].steps[0].before]
-        if (analysis.tracks[0].steps)
-        else passed.graph.values[0]
-    )
-    return Profile(
+            why = _why_missing(q, passed, rows, filtered)
+            not_measured[q] = why if filtered and not rows else solitary.get(q, why)
+    first = graph.values[analysis.tracks[0].steps[0].before if analysis.tracks[0].steps else 0]
+    profile = Profile(
         target=name or type(model).__name__,
         equation=_equation(analysis),
         depth=max((row.site.block for row in rows), default=0),
@@ -105,7 +139,7 @@ def _measured(
         branches=sum(len(track.stream.branches) for track in analysis.tracks),
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
         dtype=_dtype(held, batch),
-        batch=_examples(batch),
+        batch=examples(batch),
         seeds=(seed,),
         seed_axis=False,
         sites=tuple(row.site for row in rows),
@@ -129,6 +163,8 @@ def _measured(
         disagreements=tuple(analysis.disagreements),
         overhead=(perf_counter() - start) / max(passed.theirs, 1e-9),
     )
+    at = {row.key: row.site.index for row in rows if row.key}
+    return _Traced(profile, passed, analysis, at)
 
 
 def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]:
@@ -161,6 +197,8 @@ _QUANTITY: Final = {key: name for name, key in PARTS.items()}
 class _Row:
     site: Site
     numbers: Mapping[tuple[str, str], float]  # by part and statistic
+    #: The role, its track, and the value of a state of a stream or the last term of a branch.
+    key: tuple[str, int, int] | None = None
 
 
 def _numbered(site: Site, index: int) -> Site:
@@ -173,16 +211,17 @@ def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
     block = 0
     placed: set[int] = set()
     ends: list[tuple[int, int]] = []  # (value, block) of every state, to place activations by
-    for track in analysis.tracks:
+    for t, track in enumerate(analysis.tracks):
         if rows:
             block += 1
-        source = track.steps[0].before if track.steps else track.stream.source
-        rows.append(_state(analysis, readings, source, block))
+        source = track.states[0]
+        rows.append(_state(analysis, readings, source, block, t))
         ends.append((source, block))
         for steps in track.blocks:
             block += 1
             for step in steps:
-                rows += _step(analysis, readings, track, step, block, placed)
+                rows += _step(analysis, readings, t, step, block, placed)
+                rows.append(_state(analysis, readings, step.after, block, t))
                 ends.append((step.after, block))
     rows += _loose(analysis, readings, placed, sorted(ends))
     order = sorted(range(len(rows)), key=lambda k: (rows[k].site.block, k))
@@ -192,12 +231,12 @@ def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
 def _step(
     analysis: Analysis,
     readings: Readings,
-    track: Track,
+    t: int,
     step: Step,
     block: int,
     placed: set[int],
 ) -> list[_Row]:
-    """The activations and branches of one step in forward order, then its state."""
+    """The activations and branches of one step in forward order."""
     at: list[tuple[int, _Row]] = []
     between = analysis.graph.ancestors([step.after], step.before + 1)
     for i in between:
@@ -207,13 +246,13 @@ def _step(
     if step.link is not None:
         for i in _sums(analysis, step.link):
             if i in readings.branches:
-                path = _branch_path(step.link, i)
-                at.append((i, _Row(Site(0, block, path, "branch"), _branch(readings, i))))
-    for i in track.inside:
+                branch = _added(step.link, i)
+                site = Site(0, block, branch.path, "branch")
+                at.append((i, _Row(site, _branch(readings, i), ("branch", t, max(branch.terms)))))
+    for i in analysis.tracks[t].inside:
         if i in between:
             at.append((i, _state(analysis, readings, i, block)))
-    rows = [row for _, row in sorted(at, key=lambda item: item[0])]
-    return [*rows, _state(analysis, readings, step.after, block)]
+    return [row for _, row in sorted(at, key=lambda item: item[0])]
 
 
 def _sums(analysis: Analysis, link: Link) -> list[int]:
@@ -227,23 +266,22 @@ def _sums(analysis: Analysis, link: Link) -> list[int]:
     return found or [merge.value]
 
 
-def _branch_path(link: Link, i: int) -> str:
-    """The module of the branch that a sum adds: of several, the last whose terms stand before."""
+def _added(link: Link, i: int) -> Branch:
+    """The branch that a sum adds: of several, the last whose terms stand before."""
     before = [b for b in link.branches if max(b.terms) < i]
-    return (
-        (before or list(link.branches))[-1].path
-        if len(link.branches) > 1
-        else (link.branches[0].path)
-    )
+    return (before or list(link.branches))[-1] if len(link.branches) > 1 else link.branches[0]
 
 
-def _state(analysis: Analysis, readings: Readings, i: int, block: int) -> _Row:
-    """The state at value ``i``."""
+def _state(
+    analysis: Analysis, readings: Readings, i: int, block: int, track: int | None = None
+) -> _Row:
+    """The state at value ``i``; ``track`` is the place of the stream that it is a state of."""
     at = readings.place(i)
     path = _place(analysis, i)
     numbers = {("state", k): v for k, v in readings.state(at).items()}
     numbers |= {("gradient", k): v for k, v in readings.gradient(at).items()}
-    return _Row(Site(0, block, path, "state"), numbers)
+    key = None if track is None else ("state", track, i)
+    return _Row(Site(0, block, path, "state"), numbers, key)
 
 
 def _place(analysis: Analysis, i: int) -> str:
@@ -431,10 +469,3 @@ def _dtype(held: Inventory, batch: Any) -> str:
 def _device(held: Inventory) -> str:
     devices = sorted({str(p.device) for _, p in held.parameters})
     return ", ".join(devices) or "cpu"
-
-
-def _examples(batch: Any) -> int:
-    for _, tensor in tensors(batch):
-        if tensor.dim():
-            return int(tensor.shape[0])
-    return 1

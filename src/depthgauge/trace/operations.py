@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["KINDS", "kind_of", "plain_name"]
+__all__ = ["CASTS", "KINDS", "kind_of", "plain_name"]
 
 _WORDS: Final[dict[str, str]] = {
     "weights": """
@@ -120,6 +120,9 @@ _WORDS: Final[dict[str, str]] = {
 KINDS: Final[dict[str, str]] = {
     name: kind for kind, names in _WORDS.items() for name in names.split()
 }
+
+#: Functions that change a tensor's type and nothing else.
+CASTS: Final = ("to", "type", "type_as", "float", "half", "bfloat16", "double")
 
 _OPERATOR = re.compile(r"__(\w+)__")
 _AUTOGRAD = re.compile(r"(\w+?)Backward\w*?\d*")

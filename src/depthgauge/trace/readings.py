@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from depthgauge.instruments import gates, rivers
+from depthgauge.instruments import correlation, gates, rivers
 from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
 from depthgauge.trace.graph import Graph, Value
@@ -105,6 +105,7 @@ class Readings:
         self.activations: dict[int, Activation] = {}
         self.composites: dict[int, tuple[str, dict[str, Any]] | None] = {}
         self.own = 0.0
+        self.examples = 1  # in the batch
         self._hooked: set[int] = set()
         self._merged = False  # whether a merge was met
         #: Values just made, with their tensors and versions: held until the next merge.
@@ -117,9 +118,11 @@ class Readings:
 
     def forget(self) -> None:
         """Begin again, for another pass."""
+        examples = self.examples
         self.__init__(  # type: ignore[misc]
             self._state, self._gradient, self._gates, self._branches
         )
+        self.examples = examples
 
     def begin(self, graph: Graph) -> None:
         self._graph, self._roles = graph, Roles(graph)
@@ -282,7 +285,7 @@ class Readings:
         if index not in self.states:
             if not x.is_floating_point() or not x.numel():
                 return
-            self.states[index] = numbers(x, self._state)
+            self.states[index] = numbers(x, self._state, self.examples)
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self._hooked:
             self._hooked.add(index)
@@ -343,15 +346,17 @@ def _named(names: Iterable[str], found: Numbers | None) -> dict[str, float]:
     return dict(zip(names, found, strict=True))
 
 
-def numbers(x: Tensor, names: Sequence[str]) -> Numbers:
+def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
     """The statistics of one tensor: a list, or on another device a tensor that stays there.
+
+    ``examples``: in the batch; the first axis of that length is theirs.
 
     NumPy's kernels, on the tensor's own memory, take a third of PyTorch's time here. Quantiles are
     those of at most ``SAMPLE`` elements, spread evenly.
     """
     flat = rivers.wide(x.detach()).reshape(-1)
     if flat.device.type != "cpu":
-        return _on_device(flat, names)
+        return _on_device(x, names, examples)
     a = flat.numpy()
     out: list[float] = []
     top = math.nan
@@ -370,10 +375,22 @@ def numbers(x: Tensor, names: Sequence[str]) -> Numbers:
         elif name == "mean":
             mean = flat.sum().item() / a.size
             out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
+        elif name in correlation.STATISTICS:
+            out.append(_between(name, x, examples))
         else:
             ordered = ordered or _quantiles(sample(x, flat))
             out.append(ordered[name])
     return out
+
+
+def _between(name: str, x: Tensor, examples: int) -> float:
+    """The mean cosine between examples, or between the positions of each."""
+    axis = next((i for i, n in enumerate(x.shape[:-1]) if n == examples), None)
+    if axis is None or examples < 1:
+        return math.nan
+    x = rivers.wide(x.detach()).movedim(axis, 0)[None]
+    found = correlation.of_examples(x) if name == "correlation" else correlation.of_tokens(x)
+    return found[0]
 
 
 def _quantiles(x: Tensor) -> dict[str, float]:
@@ -401,7 +418,8 @@ def sample(x: Tensor, flat: Tensor) -> Tensor:
     return flat[::stride]
 
 
-def _on_device(x: Tensor, names: Sequence[str]) -> Tensor:
+def _on_device(whole: Tensor, names: Sequence[str], examples: int = 1) -> Tensor:
+    x = rivers.wide(whole.detach()).reshape(-1)
     single: dict[str, Callable[[Tensor], Tensor]] = {
         "rms": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel()),
         "mean": lambda x: x.mean(dtype=torch.float64),
@@ -413,6 +431,8 @@ def _on_device(x: Tensor, names: Sequence[str]) -> Tensor:
     for name in names:
         if name in single:
             out.append(single[name](x))
+        elif name in correlation.STATISTICS:
+            out.append(x.new_tensor(_between(name, whole, examples), dtype=torch.float64))
         else:
             if ordered is None:
                 ordered = rivers.quantiles(sample(x, x)[None])[:, 0].double()

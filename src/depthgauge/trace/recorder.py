@@ -9,13 +9,14 @@ found again along autograd's own graph.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
@@ -37,6 +38,8 @@ _FLOATING: Final = frozenset((
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64,
     torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2,
 ))  # fmt: skip
+#: Kinds that may return their input itself and have not written to it.
+_UNWRITTEN: Final = frozenset(("shape", "cut", "source"))
 _ALIKE: Final = frozenset(("expand_as", "view_as", "reshape_as", "type_as"))
 _EMPTY: Final[tuple[int, ...]] = ()
 _NONE: Final[dict[str, Any]] = {}
@@ -99,7 +102,8 @@ class Recorder(TorchFunctionMode):
     """Records into ``graph`` while it is entered; ``with recorder: model(...)``.
 
     ``saved`` is filled with copies of parameters that are about to be written to. ``anchor``: a
-    zero that requires a gradient, added to what a frozen layer makes of the data.
+    zero that requires a gradient, added to what a frozen layer makes of the data. ``keep``: values,
+    by ``Graph.places``, whose tensors are kept, as they are when they are made, in ``kept``.
     ``own`` counts the seconds that recording and watching took.
     """
 
@@ -109,9 +113,13 @@ class Recorder(TorchFunctionMode):
         watcher: Watcher | None = None,
         anchor: Tensor | None = None,
         saved: dict[int, tuple[Tensor, Tensor]] | None = None,
+        keep: Collection[int] = (),
     ) -> None:
         super().__init__()
         self._saved = {} if saved is None else saved
+        self._keep = frozenset(keep)
+        self.kept: dict[int, tuple[GradientEdge | None, Tensor]] = {}
+        self._grafts = 0
         self.graph = Graph()
         self.own = 0.0
         self.raised: Exception | None = None  # by a function of PyTorch, not by us
@@ -280,7 +288,10 @@ class Recorder(TorchFunctionMode):
             out = out + self._anchor.to(out)
             value.grad = True
         self._know(out, value)
-        if args and args[0] is out and kind not in ("shape", "cut", "source"):
+        if self._keep:
+            self._hold(value.index, out)
+        kept = kind == "drop" and not _in_place(function, args, kwargs)
+        if args and args[0] is out and kind not in _UNWRITTEN and not kept:
             self._wrote(out, value)
         if self._watcher is not None and value.floating and kind in _SHOWN:
             self._show(value, function, args, kwargs, out, seen)
@@ -396,6 +407,13 @@ class Recorder(TorchFunctionMode):
             self._written.add(whole.index)
             self._know(base, whole)
 
+    def _hold(self, index: int, tensor: Tensor) -> None:
+        if (place := index - self._grafts) not in self._keep:
+            return
+        with torch._C.DisableTorchFunction():
+            edge = get_gradient_edge(tensor) if tensor.requires_grad else None
+            self.kept[place] = edge, tensor.detach().clone()
+
     def _know(self, tensor: Tensor, value: Value) -> None:
         number = id(tensor)
         if number in self._known or number in self._held:
@@ -416,6 +434,8 @@ class Recorder(TorchFunctionMode):
         value = self._new(name, "input", (), tensor, True, False)
         value.path = name
         self._know(tensor, value)
+        if self._keep:
+            self._hold(value.index, tensor)
 
     def find(self, tensor: Tensor) -> int:
         """The number of the value that ``tensor`` holds now."""
@@ -469,6 +489,8 @@ class Recorder(TorchFunctionMode):
             self._values.append(value)
             self._known[id(tensor)] = number
             self._kept.append(tensor)
+            if self._keep:
+                self._hold(number, tensor)
             return number
         node = tensor.grad_fn
         if node is not None:
@@ -513,6 +535,7 @@ class Recorder(TorchFunctionMode):
             len(values), name, kind_of(name), inputs, self._here, (), True, True, data, param, False
         )
         value.item = GRAFTED
+        self._grafts += 1
         values.append(value)
         return value.index
 

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -20,14 +20,16 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
-from depthgauge.trace.batches import call, mapped, tensors
+from depthgauge.network.chain import Chain, Kept, twice_differentiable
+from depthgauge.trace.batches import call, examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import Inventory, inventory
+from depthgauge.trace.operations import CASTS
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.recorder import Recorder
+from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "quiet", "run", "unwrapped"]
+__all__ = ["Pass", "chain", "gradients", "loss_of", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -46,6 +48,7 @@ class Pass:
     cotangent: str
     notes: list[str] = field(default_factory=list)
     no_backward: str = ""
+    lifted: bool = True  # whether the batch required a gradient
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
@@ -151,6 +154,7 @@ def run(
     cannot be measured. The model is left as it was in either case.
     """
     start = perf_counter()
+    readings.examples = examples(batch)
     with quiet():
         held = inventory(model)
         check(held, batch)
@@ -237,12 +241,13 @@ def _forward(
     model: nn.Module,
     held: Inventory,
     batch: Any,
-    readings: Readings,
+    watcher: Watcher | None,
     saved: dict[int, tuple[Tensor, Tensor]],
     lift: bool,
+    keep: Collection[int] = (),
 ) -> _Forward:
     anchor = torch.zeros((), requires_grad=True, device="cpu")  # wherever new tensors go
-    recorder = Recorder(held, readings, anchor, saved)
+    recorder = Recorder(held, watcher, anchor, saved, keep)
 
     def given(x: Tensor) -> Tensor:
         if lift and x.is_floating_point():
@@ -272,6 +277,69 @@ def _forward(
         made.__cause__ = error
         raise _Refused(made) from error
     return _Forward(output, recorder, anchor, perf_counter() - start - recorder.own)
+
+
+@contextmanager
+def chain(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    places: Sequence[int],
+    before: Pass,
+    seed: int = 0,
+) -> Iterator[Chain]:
+    """Another pass like ``before``, with the states at the values ``places`` kept on the graph.
+
+    While the block lasts the graph is alive; the model is left as it was when it ends. Raises
+    NetworkError where the pass takes another path, or where no gradient reaches a state.
+    """
+    held = before.held
+    with (
+        untouched(held) as saved,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        twice_differentiable(),
+    ):
+        try:
+            keep = [before.graph.places[_uncast(before.graph, i)] for i in places]
+            found = _forward(model, held, batch, None, saved, before.lifted, keep)
+        except _Refused as refused:
+            raise refused.error from refused.error.__cause__
+        recorder = found.recorder
+        count = examples(batch)
+        states = []
+        for i in places:
+            made = before.graph.places[_uncast(before.graph, i)]
+            edge, value = recorder.kept.get(made, (None, None))
+            if value is None or tuple(value.shape) != before.graph.values[i].shape:
+                raise NetworkError(
+                    "a second pass of the model does not compute what the first did, so its states "
+                    "cannot be followed; make the forward pass depend on its batch and seed alone"
+                )
+            if edge is None:
+                where = before.graph.path(i) or "the input"
+                raise NetworkError(f"no gradient reaches the state made in '{where}'")
+            states.append(Kept(edge, value, _axis(value.shape, count)))
+
+        def total() -> Tensor:
+            outputs = list(tensors(found.output))
+            return _total(outputs, found.output, batch, loss, seed, recorder.graph, recorder)[0]
+
+        yield Chain(states, total, [t.detach() for _, t in tensors(found.output)])
+
+
+def _uncast(graph: Graph, i: int) -> int:
+    """The value that a cast was given. A cast to a tensor's own type gives the tensor itself, in
+    another precision a new one, which only what follows the cast sends its gradient to."""
+    value = graph.values[i]
+    while value.name in CASTS and value.inputs:
+        value = graph.values[value.inputs[0]]
+    return value.index
+
+
+def _axis(shape: Sequence[int], count: int) -> int | None:
+    """The axis of a state that counts the examples: the first of that size, none if none is."""
+    return next((i for i, n in enumerate(shape) if n == count), None)
 
 
 def _backward(
@@ -332,15 +400,23 @@ def _backward(
         words,
         notes,
         no_backward,
+        not found.note,
     )
 
 
 def _gradients(total: Tensor, leaves: list[Tensor], graph: Graph) -> list[Tensor | None]:
     """Gradients of ``total``, written to no tensor's ``.grad``."""
     if any(value.blind for value in graph.values):
-        reached, reentrant = _leaves(total)
-        if reentrant:
-            return _through_grad(total, leaves, reached)
+        return gradients(total, leaves)
+    return list(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
+def gradients(total: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
+    """Gradients of ``total``, written to no tensor's ``.grad``, through re-entrant checkpoints
+    too."""
+    reached, reentrant = _leaves(total)
+    if reentrant:
+        return _through_grad(total, leaves, reached)
     return list(torch.autograd.grad(total, leaves, allow_unused=True))
 
 
@@ -398,7 +474,7 @@ def _total(
     random cotangent of RMS 1 at the first tensor, and at others that end streams of their own.
     """
     if loss is not None:
-        return _loss(loss, output, batch), "the gradient of the loss given"
+        return loss_of(loss, output, batch), "the gradient of the loss given"
     backward = [(n, t) for n, t in outputs if t.requires_grad and t.is_floating_point()]
     if not backward:
         return outputs[0][1], "none"
@@ -437,7 +513,8 @@ def _fresh(graph: Graph, only: set[int]) -> bool:
     return any(graph.values[i].kind == "sum" and len(graph.flow[i]) > 1 for i in only)
 
 
-def _loss(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
+def loss_of(loss: Callable[..., Any], output: Any, batch: Any) -> Tensor:
+    """The user's loss as one number. Raises ModelError where it raises, TargetError else."""
     try:
         value = loss(output, batch) if _takes_two(loss) else loss(output)
     except (Exception, SystemExit) as error:

@@ -1,0 +1,141 @@
+"""A model that Python code builds, measured: the code runs with its output diverted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from depthgauge.cli.work import Work, with_exponents
+from depthgauge.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from depthgauge.profile import Profile
+
+__all__ = ["Code", "diverted"]
+
+
+class _Built(NamedTuple):
+    module: nn.Module
+    batch: Any
+    loss: Callable[..., Any] | None
+
+
+@dataclass(frozen=True)
+class Code:
+    """A target in Python with the options that go with it."""
+
+    target: str
+    arguments: Sequence[str]
+    inputs: Sequence[str]
+    seed: str | None
+    dtype: str | None
+    device: str | None
+    instruments: str | None
+    include: str | None
+    exclude: str | None
+    labels: str | None
+    work: Work
+
+    def measured(self) -> Profile:
+        """Build the model that the code names and measure it, at several depths if they vary."""
+        from depthgauge.study.specification import parse_seed
+        from depthgauge.trace.measuring import measure_module
+        from depthgauge.trace.targets import arguments_of
+
+        seed = 0 if self.seed is None else parse_seed(self.seed)
+        if not isinstance(seed, int):
+            raise SpecificationError(
+                f"--seed is '{self.seed}', but a model that code builds is measured under one seed"
+            )
+        arguments, over = arguments_of(self.arguments), self.work.over
+        if over is not None:
+            if over[0] in arguments:
+                raise SpecificationError(
+                    f"--arg gives '{over[0]}', which --depths varies; leave it out"
+                )
+            arguments[over[0]] = over[1][-1]
+        built = self._built(arguments, seed)
+        profile = measure_module(
+            *built,
+            seed=seed,
+            instruments=self.work.instruments(self.instruments) or "fast",
+            labels=None if self.labels is None else _part(built.batch, self.labels),
+            **self.work.given(seed),
+            include=self.include,
+            exclude=self.exclude,
+            name=self.target,
+        )
+        if over is None:
+            return profile
+        from depthgauge.study.scaling import of_modules
+
+        name, depths = over
+        build = of_modules(lambda depth, seed: self._built({**arguments, name: depth}, seed))
+        return with_exponents(profile, build, depths, (seed,), self.work.effort(seed))
+
+    def _built(self, arguments: Mapping[str, object], seed: int) -> _Built:
+        """The module, its batch and loss, on the device and in the precision asked for."""
+        import torch
+
+        from depthgauge.arguments import device_of, dtype_of
+        from depthgauge.trace.batches import mapped
+        from depthgauge.trace.targets import input_of, load
+
+        given = input_of(self.inputs, seed) if self.inputs else None
+        kind = None if self.dtype is None else dtype_of(self.dtype)
+        place = None if self.device is None else device_of(self.device)
+        torch.manual_seed(seed)
+        target = load(self.target, arguments)
+        batch = target.batch if given is None else given
+        if batch is None:
+            raise SpecificationError(
+                f"'{self.target}' gives no batch; return (module, batch) or give --input, such as "
+                f'--input "float 8x3x32x32"'
+            )
+        if kind is not None or place is not None:
+            target.module.to(device=place, dtype=kind)
+
+            def moved(x: torch.Tensor) -> torch.Tensor:
+                return x.to(device=place, dtype=kind if x.is_floating_point() else None)
+
+            batch = mapped(batch, moved)
+        return _Built(target.module, batch, target.loss)
+
+
+def _part(batch: Any, name: str) -> Any:
+    """The tensor of that name in the batch."""
+    from depthgauge.trace.batches import tensors
+
+    parts = dict(tensors(batch))
+    if name not in parts:
+        names = ", ".join(part or "(one tensor without a name)" for part in parts)
+        raise SpecificationError(
+            f"--labels is '{name}', expected a part of the batch, which has {names}"
+        )
+    return parts[name]
+
+
+@contextmanager
+def diverted() -> Iterator[None]:
+    """What the user's code writes to standard output goes to standard error, also from below
+    Python: standard output is for the document."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        kept = -1
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept >= 0:
+            os.dup2(kept, 1)
+            os.close(kept)

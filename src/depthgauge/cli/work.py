@@ -1,0 +1,122 @@
+"""What ``measure`` may be told of the instruments that run a network again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from depthgauge.cli.options import rate, seconds, several, whole
+from depthgauge.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from depthgauge.instruments.subject import Effort, Subject
+    from depthgauge.profile import Profile
+
+__all__ = ["Work", "with_exponents"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much the instruments that run a network again may do, and what they follow."""
+
+    probes: str | None
+    examples: str | None
+    until: str | None
+    rank: str | None
+    budget: str | None
+    optimizer: str | None
+    lr: str | None
+    depths: str | None
+    against: str | None
+    directions: str | None
+    arithmetic: str | None = None
+
+    def instruments(self, asked: str | None) -> str | None:
+        """Those asked for, and those that an option is about."""
+        wanted = [asked or "fast"]
+        if any(option is not None for option in (self.optimizer, self.lr, self.depths)):
+            wanted.append("updates")
+        if self.against is not None:
+            wanted.append("precision")
+        return ",".join(wanted) if len(wanted) > 1 else asked
+
+    @property
+    def over(self) -> tuple[str, tuple[int, ...]] | None:
+        """Which argument is varied, and its values."""
+        return several("--depths", self.depths)
+
+    def compared(self, dtype: str | None, code: bool) -> tuple[Work, str | None]:
+        """What is compared with float64, and in which precision the measurement itself is taken: a
+        module stays as it was built, an equation runs in the arithmetic meant where it is a
+        precision of its own."""
+        from depthgauge.arguments import DTYPES
+        from depthgauge.instruments.arithmetic import arithmetic_named
+
+        if self.against is None:
+            return self, dtype
+        if self.against != "float64":
+            raise SpecificationError(
+                f"--against is '{self.against}', expected float64, the reference of every "
+                f"arithmetic"
+            )
+        if dtype is None:
+            return self, None
+        arithmetic_named(dtype)
+        kept = dtype if not code and dtype in DTYPES else None
+        return dataclasses.replace(self, arithmetic=dtype), kept
+
+    def effort(self, seed: int) -> Effort:
+        """How much the instruments may do, and of which step."""
+        from depthgauge.instruments.step import Step
+        from depthgauge.instruments.subject import Effort
+
+        numbers: dict[str, Any] = {
+            name: whole(f"--{name}", text)
+            for name in ("probes", "examples", "until", "rank")
+            if (text := getattr(self, name)) is not None
+        }
+        return Effort(
+            **numbers,
+            budget=seconds("--budget", self.budget),
+            seed=seed,
+            step=Step(self.optimizer or "sgd", rate("--lr", self.lr)),
+            arithmetic=self.arithmetic,
+        )
+
+    def given(self, seed: int) -> dict[str, Any]:
+        """As ``depthgauge.measure`` takes it."""
+        return {"effort": self.effort(seed), "directions": _vectors(self.directions)}
+
+
+def _vectors(path: str | None) -> Any:
+    """The directions in a ``.npy`` file, as a tensor."""
+    if path is None:
+        return None
+    import numpy as np
+    import torch
+
+    try:
+        found = np.load(path, allow_pickle=False)
+        return torch.from_numpy(np.asarray(found, dtype=np.float64))
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SpecificationError(
+            f"--directions is '{path}', expected a .npy file of numbers ({reason})"
+        ) from None
+
+
+def with_exponents(
+    profile: Profile,
+    build: Callable[[int, int], Subject],
+    depths: Sequence[int],
+    seeds: Sequence[int],
+    effort: Effort,
+) -> Profile:
+    """The profile with how what one step changes grows with depth."""
+    from depthgauge.study.scaling import scaling
+
+    found = scaling(build, depths, seeds, effort)
+    exponents = {name: {**e.to_dict(), "over": list(depths)} for name, e in found.items()}
+    return dataclasses.replace(profile, exponents=exponents)

@@ -1,0 +1,243 @@
+"""Products of the loss's Hessian with vectors over all trainable parameters.
+
+Index legend: ``N`` numbers in all trainable parameters, in the model's order; ``v``: ``(N,)``.
+
+    double backward      H v = d<g, v>/dw, on the graph of one pass (Pearlmutter 1994)
+    finite difference    H v ~ (g(w + e v) - g(w - e v)) / 2e, |v| = 1, on a copy in float64
+
+The second is for networks in which an operation's backward has no derivative (a fused kernel, a
+function once differentiable), or one that is wrong: where a hand-written function stands in the
+graph, the two are compared once along the gradient. ``e = u^(1/3) max(1, |w|)`` with u the unit
+roundoff: the truncation error grows like e^2 and the rounding error like u/e.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+
+from depthgauge.errors import ModelError, NetworkError
+from depthgauge.instruments.subject import Run
+from depthgauge.trace.batches import mapped
+from depthgauge.trace.running import gradients
+
+__all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "trainable"]
+
+DOUBLE: Final = "double backward"
+DIFFERENCE: Final = "finite difference"
+#: How far the two products may be apart along the gradient: kinks of ReLU between two points count
+#: in a finite difference alone.
+_APART: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Hessian:
+    """The loss and its gradient ``(N,)`` at one point, and ``v -> H v``. ``product`` says how it is
+    taken, ``reason`` why not by double backward, ``step`` how far off the two gradients are."""
+
+    loss: float
+    gradient: Tensor
+    times: Callable[[Tensor], Tensor]
+    product: str
+    reason: str = ""
+    step: float | None = None
+    dtype: torch.dtype = torch.float64
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Each once, in the model's order."""
+    return [p for p in model.parameters() if p.requires_grad and p.numel()]
+
+
+def flat(parts: Sequence[Tensor]) -> Tensor:
+    """``(N,)``, on the first one's device, in the widest of their types."""
+    kind = torch.float64 if any(p.dtype == torch.float64 for p in parts) else torch.float32
+    return torch.cat([p.detach().reshape(-1).to(parts[0].device, kind) for p in parts])
+
+
+def _parts(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    pieces = torch.split(v, [p.numel() for p in like])
+    return [x.reshape(p.shape).to(p) for x, p in zip(pieces, like, strict=True)]
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A copy that shares nothing with the model. Raises NetworkError where there can be none."""
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        line = str(error).strip().partition("\n")[0]
+        raise NetworkError(
+            f"the model cannot be copied ({type(error).__name__}: {line}), so it cannot be moved "
+            f"without touching it; make it work with copy.deepcopy"
+        ) from error
+
+
+def converted(model: nn.Module, batch: Any, kind: torch.dtype) -> tuple[nn.Module, Any]:
+    """A copy of the model, and the batch, whose real numbers are ``kind``."""
+
+    def wide(x: Tensor) -> Tensor:
+        return x.to(kind) if x.is_floating_point() else x
+
+    return duplicate(model).to(kind), mapped(batch, wide)
+
+
+@contextmanager
+def hessian(run: Run, model: nn.Module, batch: Any) -> Iterator[Hessian]:
+    """The Hessian at the model's weights, while the block lasts; the model is as it was after it.
+
+    Raises NetworkError where no gradient reaches a parameter, or no product can be had.
+    """
+    with run(model, batch) as chain:
+        parameters = trainable(model)
+        total = chain.total()
+        if not total.requires_grad:
+            raise NetworkError("the loss does not depend on a trainable parameter")
+        found, why = _double(total, parameters)
+        custom = [] if found is None else _written_by_hand(total)
+        if found is not None and not custom:
+            yield found
+            return
+        along = None if found is None else _along(found)
+        del chain, total, found  # one graph at a time
+    unchecked = ""
+    if along is not None:
+        why, unchecked = _compared(along, run, model, batch, custom)
+    if why:
+        yield _difference(run, model, batch, why)
+        return
+    with run(model, batch) as chain:
+        found, _ = _double(chain.total(), trainable(model))
+        assert found is not None
+        yield dataclasses.replace(found, reason=unchecked)
+
+
+def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | None, str]:
+    """The Hessian on the graph of ``total``, or why it is not there."""
+    try:
+        first = torch.autograd.grad(
+            total, parameters, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        if any(
+            n.name() == "torch::autograd::Error" for n in _nodes(first)
+        ):  # which no pass reaches
+            return None, "a function in it is marked as once differentiable"
+        live = [i for i, g in enumerate(first) if g.requires_grad]
+
+        def times(v: Tensor) -> Tensor:
+            if not live:
+                return torch.zeros_like(v)
+            along = _parts(v, parameters)
+            products = torch.autograd.grad(
+                [first[i] for i in live],
+                parameters,
+                [along[i] for i in live],
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            return flat(products).to(v)
+
+        gradient = flat(first)
+        times(gradient)
+    except RuntimeError as error:
+        return None, str(error).strip().partition("\n")[0]
+    return Hessian(float(total.detach()), gradient, times, DOUBLE, dtype=gradient.dtype), ""
+
+
+def _written_by_hand(total: Tensor) -> list[str]:
+    """Names of the ``autograd.Function``s in a graph, whose double backward may be missing without
+    a word: what a backward does to numbers that were not saved as tensors leaves no trace."""
+    by_hand = {type(n).__name__ for n in _nodes([total]) if isinstance(n, BackwardCFunction)}
+    return sorted(name.removesuffix("Backward") for name in by_hand)
+
+
+def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
+    """Every node of the graph that made these tensors."""
+    seen: set[Node] = set()
+    todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            todo += [n for n, _ in node.next_functions if n is not None]
+
+
+def _along(found: Hessian) -> tuple[Tensor, Tensor]:
+    """The direction of the gradient (any other where it is 0), and its product."""
+    g = found.gradient
+    length = torch.linalg.vector_norm(g)
+    unit = g / length if bool(length > 0) else torch.ones_like(g) / g.numel() ** 0.5
+    return unit, found.times(unit)
+
+
+def _compared(
+    along: tuple[Tensor, Tensor], run: Run, model: nn.Module, batch: Any, custom: Sequence[str]
+) -> tuple[str, str]:
+    """Why double backward is not to be believed, by a finite difference in one direction, or
+    ``""``; and why that could not be seen, or ``""``."""
+    unit, mine = along
+    names = f"{', '.join(custom)}, written by hand,"
+    try:
+        other = _difference(run, model, batch, "").times(unit.double())
+    except (ModelError, NetworkError, RuntimeError) as error:
+        line = str(error).strip().partition("\n")[0]
+        return "", f"the second derivative of {names} was not checked: {line}"
+    apart = torch.linalg.vector_norm(mine.to(other) - other) / torch.linalg.vector_norm(other)
+    if not bool(apart > _APART):
+        return "", ""
+    return (
+        f"the second derivative of {names} is wrong or missing: along the gradient its product "
+        f"differs from a finite difference by {float(apart):.2g} of it"
+    ), ""
+
+
+def _difference(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:
+    """In float64, in float32 where the model cannot run in it."""
+    try:
+        return _differences(run, *converted(model, batch, torch.float64), why)
+    except (ModelError, RuntimeError) as error:
+        first = str(error).strip().partition("\n")[0]
+        if any(p.dtype == torch.float64 for p in trainable(model)):
+            raise
+    why = f"{why}; in float32, since it does not run in float64: {first}"
+    return _differences(run, *converted(model, batch, torch.float32), why)
+
+
+def _differences(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:
+    """``model`` is a copy, and is moved."""
+    parameters = trainable(model)
+    here = [p.detach().clone() for p in parameters]
+    size = float(torch.linalg.vector_norm(flat(here)))
+    step = (torch.finfo(here[0].dtype).eps / 2) ** (1 / 3) * max(1.0, size)
+
+    def gradient(offset: Sequence[Tensor] | None) -> tuple[float, Tensor]:
+        for i, p in enumerate(parameters):
+            p.data.copy_(here[i] if offset is None else here[i] + offset[i])
+        with run(model, batch) as chain:
+            total = chain.total()
+            found = gradients(total, list(parameters))
+            pairs = zip(parameters, found, strict=True)
+            each = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+            return float(total.detach()), flat(each)
+
+    def times(v: Tensor) -> Tensor:
+        length = float(torch.linalg.vector_norm(v))
+        if not length > 0:
+            return torch.zeros_like(v)
+        offset = _parts(v * (step / length), parameters)
+        ahead, behind = gradient(offset)[1], gradient([-x for x in offset])[1]
+        product: Tensor = (ahead - behind).to(v) * (length / (2 * step))
+        return product
+
+    loss, at = gradient(None)
+    return Hessian(loss, at, times, DIFFERENCE, why, step, at.dtype)

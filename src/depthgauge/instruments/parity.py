@@ -1,0 +1,148 @@
+"""A module of the user's own, compiled, fused or written anew, against the subject in float64.
+
+    output_error              |y - y*| / |y*| of every floating output, in order
+    input_gradient_error      the same of the gradient at every floating tensor of the batch
+    parameter_gradient_error  the same of the gradient of every parameter that both have, by name
+
+States are compared only where the other module calls the same functions in the same order: fused
+code has other states, or none that a hook could see, and compiled code would run uncompiled.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthgauge.errors import DepthgaugeError, ModelError
+from depthgauge.instruments.arithmetic import Arithmetic, arithmetic_named, own
+from depthgauge.instruments.formats import relative_distance
+from depthgauge.instruments.precision import ERRORS, Runs, errors
+from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.trace.batches import call, mapped, tensors
+from depthgauge.trace.inventory import inventory
+from depthgauge.trace.running import loss_of, unwrapped
+from depthgauge.trace.untouched import untouched
+
+__all__ = ["parity"]
+
+
+def parity(subject: Subject, effort: Effort, other: nn.Module) -> Found:
+    """Errors of ``other``, run as it is on the subject's batch, against the subject in float64."""
+    found = Found()
+    held = inventory(subject.model)
+    exact = arithmetic_named("float64")
+    note: dict[str, Any] = {"against": type(other).__name__, "reference": "float64"}
+    found.notes["parity"] = note
+    try:
+        model, batch = exact.prepared(subject.model, held, subject.batch)
+        wanted = _ends(model, batch, subject.loss, effort.seed, exact)
+        ends = _ends(other, subject.batch, subject.loss, effort.seed, own(held, subject.batch))
+    except DepthgaugeError as error:
+        found.missing = dict.fromkeys(ERRORS, str(error))
+        return found
+    note["output_error"] = _distances(ends.outputs, wanted.outputs)
+    note["input_gradient_error"] = _distances(ends.inputs, wanted.inputs)
+    note["parameter_gradient_error"] = _distances(ends.parameters, wanted.parameters)
+    note["unmatched_parameters"] = sorted(ends.parameters.keys() ^ wanted.parameters.keys())
+    if why := _states(subject, other, found, note):
+        note["compared"] = f"outputs and gradients only: {why}"
+        found.missing |= dict.fromkeys(ERRORS, note["compared"])
+    else:
+        note["compared"] = "states, outputs and gradients"
+    return found
+
+
+def _states(subject: Subject, other: nn.Module, found: Found, note: dict[str, Any]) -> str:
+    """``""`` and the errors at states, or why these are not compared."""
+    if unwrapped(other)[1]:
+        return "compiled code has no states that a hook sees"
+    runs = Runs(subject)
+    reference = runs.of(arithmetic_named("float64"))
+    seen = runs.of(own(inventory(other), subject.batch), model=other)
+    if reference is None or seen is None:
+        return next(iter(runs.why.values()))
+    errors(subject, reference, seen, found, note)
+    return found.missing.pop("relative_error_state", "")
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What goes into a pass and what comes out of it, by name."""
+
+    outputs: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+
+
+def _ends(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None,
+    seed: int,
+    arithmetic: Arithmetic,
+) -> _Ends:
+    """One pass as the model runs by itself: nothing recorded, nothing uncompiled."""
+    held = inventory(model)
+    leaves: list[Tensor] = []
+
+    def given(x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return x.detach().clone()
+        leaves.append(x.detach().clone().requires_grad_())
+        return leaves[-1] * 1  # may be written over
+
+    with untouched(held), torch.enable_grad(), warnings.catch_warnings():
+        # A compiler looks at the gradients of what it is given, which are no leaves here.
+        warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor that is not")
+        try:
+            with arithmetic.around(model):
+                output = call(model, mapped(batch, given))
+                outputs = {n: t for n, t in tensors(output) if t.is_floating_point()}
+                if loss is None:
+                    total = _along(list(outputs.values()), seed)
+                else:
+                    total = loss_of(loss, output, batch)
+            named = [(n, p) for n, p in held.parameters if p.requires_grad]
+            back = torch.autograd.grad(total, [*leaves, *(p for _, p in named)], allow_unused=True)
+        except DepthgaugeError:
+            raise
+        except Exception as error:
+            line = str(error).strip().partition("\n")[0]
+            raise ModelError(
+                f"{type(model).__name__} raised {type(error).__name__}: {line}"
+            ) from error
+    names = [name or "input" for name, t in tensors(batch) if t.is_floating_point()]
+    inputs = {n: g for n, g in zip(names, back, strict=False) if g is not None}
+    pairs = zip(named, back[len(leaves) :], strict=True)
+    parameters = {name: g for (name, _), g in pairs if g is not None}
+    return _Ends({n or "output": t.detach() for n, t in outputs.items()}, inputs, parameters)
+
+
+def _along(outputs: list[Tensor], seed: int) -> Tensor:
+    """The outputs along random cotangents of RMS 1, the same numbers in every precision; a single
+    number as it is."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    total = torch.zeros((), dtype=torch.float64)
+    for tensor in outputs:
+        if not tensor.requires_grad:
+            continue
+        draw = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        draw /= (torch.linalg.vector_norm(draw) / math.sqrt(max(draw.numel(), 1))).clamp_min(1e-30)
+        draw = draw if tensor.numel() > 1 else torch.ones_like(draw)
+        total = total + (tensor * draw.to(tensor)).sum().double().cpu()
+    return total
+
+
+def _distances(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
+    """Relative distances by name, of what both have in one shape."""
+    return {
+        name: relative_distance(x, wanted[name])
+        for name, x in found.items()
+        if name in wanted and x.shape == wanted[name].shape
+    }

@@ -1,0 +1,202 @@
+"""Spectra of Jacobians: of each block's own, and of all blocks from a state to the end.
+
+Index legend: states ``h_0 ... h_D`` of a chain; ``J_(i->k) = dh_k/dh_i`` of one example, its rows
+and columns over all numbers of that example's state.
+
+    log_singular_values  natural logarithms of the singular values of J_(k->D)
+    block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest; all of
+                         them as block_log_singular_values
+
+A state of more than ``Effort.exact`` numbers has too many directions to follow each; then the
+leading ones are followed, see ``depthgauge.instruments.leading``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import torch
+
+from depthgauge.instruments.jacobians import narrow
+from depthgauge.instruments.leading import leading
+from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
+from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.network.chain import Chain
+from depthgauge.sites import FloatArray
+
+__all__ = ["BLOCKS", "SPECTRUM", "blocks", "spectra"]
+
+SPECTRUM: Final = (
+    "log_singular_values",
+    "effective_rank_participation",
+    "effective_rank_entropy",
+    "stable_rank",
+    "lost_direction_fraction",
+)
+BLOCKS: Final = ("block_gain", "block_loss", "block_log_singular_values")
+_RANKS: Final = {
+    "participation": "effective_rank_participation",
+    "entropy": "effective_rank_entropy",
+    "stable": "stable_rank",
+    "lost": "lost_direction_fraction",
+}
+#: Blocks between two QR decompositions, at most.
+_MOST = 64
+
+
+@contextmanager
+def _followed(subject: Subject, effort: Effort) -> Iterator[tuple[Chain, list[int], str]]:
+    """The chain, the examples that are followed, and how they are called in notes.
+
+    Where examples act on one another, as under a norm over the batch, the whole batch is one state.
+    """
+    few = subject.few(effort.examples) if subject.few else None
+    with subject.chain(batch=few) as whole:
+        chain = whole.until(effort.until)
+        if subject.few is None and _coupled(chain):
+            states = [dataclasses.replace(state, axis=None) for state in chain.states]
+            yield Chain(states, chain.total), [0], "all at once: they act on one another"
+        else:
+            chosen = _spaced(chain.states[-1].examples, effort.examples)
+            yield chain, chosen, ""
+
+
+def spectra(subject: Subject, effort: Effort) -> Found:
+    """Singular values of ``J_(k->D)`` at some states, and how many directions they leave."""
+    found = Found()
+    with _followed(subject, effort) as (chain, chosen, words):
+        if why := narrow(chain):
+            found.missing = dict.fromkeys(SPECTRUM, why)
+        elif max(state.size for state in chain.states) <= effort.exact:
+            _exact(chain, subject.rows, chosen, effort, found)
+        else:
+            leading(chain, subject.rows, effort, found)
+    if words and "spectrum" in found.notes:
+        found.notes["spectrum"]["examples"] = words
+    return found
+
+
+def blocks(subject: Subject, effort: Effort) -> Found:
+    """The largest and smallest gain of each block's own Jacobian, mean over examples."""
+    found = Found()
+    with _followed(subject, effort) as (chain, chosen, words):
+        most = max(state.size for state in chain.states)
+        why = narrow(chain)
+        if most > effort.exact:
+            why = why or f"a state has {most} numbers, more than {effort.exact}"
+        if why:
+            found.missing = dict.fromkeys(BLOCKS, why)
+            return found
+        for k in range(1, len(chain) + 1):
+            effort.check(k - 1, len(chain))
+            bases = [np.eye(chain.states[k].size) for _ in chosen]
+            pulled = _pulled(chain, k, k - 1, chosen, bases)
+            each = np.array([_values(columns) for columns in pulled])
+            row, ends = subject.rows[k], each.mean(axis=0)
+            found.put("block_gain", row, ends[0])
+            found.put("block_loss", row, ends[-1])
+            vectors = found.vectors.setdefault("block_log_singular_values", {})
+            vectors[row] = np.asarray(np.log(each).mean(axis=0), dtype=np.float64)
+    found.notes["blocks"] = {"examples": words or len(chosen)}
+    return found
+
+
+def _values(columns: FloatArray) -> FloatArray:
+    """The singular values; NaN where the Jacobian is not finite."""
+    if not np.isfinite(columns).all():
+        return np.full(min(columns.shape), math.nan)
+    return np.asarray(np.linalg.svd(columns, compute_uv=False), dtype=np.float64)
+
+
+def _exact(
+    chain: Chain, rows: Sequence[int], chosen: Sequence[int], effort: Effort, found: Found
+) -> None:
+    """Every direction, from the last state back. As many blocks are taken together as keep the
+    columns of one QR decomposition well apart."""
+    last, top = len(chain), chain.states[-1]
+    wanted = sorted({last - i for i in _spaced(last + 1, effort.sites)} - {last} | {0})
+    products = [GradedProduct.identity(top.size) for _ in chosen]
+    apart = math.log(1e4 if chain.dtype == torch.float64 else 10.0)
+    each: dict[int, list[FloatArray]] = {}
+    k, together = last, _MOST
+    while k > 0:
+        effort.check(last - k, last)
+        low = max(k - together, max(w for w in wanted if w < k))
+        pulled = _pulled(chain, k, low, chosen, [product.u for product in products])
+        taken = [product.times(columns) for product, columns in zip(products, pulled, strict=True)]
+        lean = max(product.lean for product in taken)
+        fitting = int(apart * (k - low) / max(lean, 1e-6))
+        if lean > apart and k - low > 1:  # too many digits were lost: fewer blocks again
+            together = max(1, min(fitting, (k - low) // 2))
+            continue
+        products, k, together = taken, low, min(_MOST, max(1, fitting))
+        if k in wanted:
+            each[k] = [product.log_singular_values() for product in products]
+    for k in sorted(each):
+        _put_ranks(found, rows[k], each[k])
+        found.vectors.setdefault("log_singular_values", {})[rows[k]] = np.mean(each[k], axis=0)
+    found.notes["spectrum"] = {
+        "method": "every direction: a graded QR decomposition, Jacobi rotations where it is steep",
+        "examples": len(chosen),
+        "directions": top.size,
+        "until": last,
+        "from_end_to_end": {
+            name: _spread([effective_ranks(logs)[key] for logs in each[0]])
+            for key, name in _RANKS.items()
+        },
+    }
+
+
+def _put_ranks(found: Found, row: int, logs: Sequence[FloatArray]) -> None:
+    ranks = [effective_ranks(one) for one in logs]
+    for key, name in _RANKS.items():
+        found.put(name, row, float(np.mean([rank[key] for rank in ranks])))
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    mean = float(np.mean(values))
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return {"mean": mean, "standard_error": error, "n": len(values)}
+
+
+def _pulled(
+    chain: Chain, k: int, low: int, examples: Sequence[int], bases: Sequence[FloatArray]
+) -> list[FloatArray]:
+    """``J_(low->k)^T U`` of each example: ``(n_k, r) -> (n_low, r)``."""
+    top, to = chain.states[k], chain.states[low]
+    rank = max(u.shape[1] for u in bases)
+    vectors = torch.zeros(rank, top.examples, top.size, dtype=chain.dtype, device=chain.device)
+    for example, u in zip(examples, bases, strict=True):
+        vectors[: u.shape[1], example] = torch.from_numpy(u.T.copy()).to(vectors)
+    back = to.rows(chain.pull(k, low, top.spread(vectors)))
+    return [
+        back[: u.shape[1], example].double().cpu().numpy().T
+        for example, u in zip(examples, bases, strict=True)
+    ]
+
+
+def _coupled(chain: Chain) -> bool:
+    """Whether what is asked of one example comes back at others too, as a norm over the batch
+    makes it."""
+    if any(state.axis is None or state.examples < 2 for state in chain.states):
+        return any(state.examples > 1 for state in chain.states)
+    for k in range(len(chain), 0, -1):
+        top, low = chain.states[k], chain.states[k - 1]
+        asked = torch.zeros(1, top.examples, top.size, dtype=chain.dtype, device=chain.device)
+        asked[:, 0] = torch.linspace(0.5, 1.5, top.size)  # a norm's mean would hide ones
+        back = low.rows(chain.pull(k, k - 1, top.spread(asked)))
+        if back.shape[1] != top.examples or bool((back[:, 1:] != 0).any()):
+            return True
+    return False
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """At most ``most`` of ``0 ... count - 1``, evenly spaced, first and last included."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / max(most - 1, 1)) for i in range(most)})

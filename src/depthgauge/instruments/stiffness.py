@@ -1,0 +1,394 @@
+"""How stiff the problem is for this optimiser: learning rate x largest curvature against its limit.
+
+Index legend: ``w`` all trainable parameters, ``L`` the loss on the batch, ``g = dL/dw``,
+``H = d2L/dw2``.
+
+    largest, smallest     ends of the spectrum of H, by Lanczos, each with its residual bound
+    along_gradient        g^T H g / g^T g: of the step that gradient descent takes first
+    stiffness             lr lam / limit, lam the largest eigenvalue of H + wd, for Adam of
+                          P^-1/2 (H + wd) P^-1/2; over 1 a quadratic of this curvature diverges
+
+Limits and what P is: ``depthgauge.instruments.stability``. Taken at step 0 and again after a few
+real steps of the optimiser on the same batch, on a copy: a branch that is zero at the start has no
+curvature in its weights there (Zhang et al., arXiv 1901.09321; Bachlechner et al., arXiv
+2003.04887), and gets it at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.instruments.hessian import (
+    Hessian,
+    converted,
+    duplicate,
+    flat,
+    hessian,
+    trainable,
+)
+from depthgauge.instruments.lanczos import Ends, lanczos
+from depthgauge.instruments.stability import FORMULAS, Rule, rule_of
+from depthgauge.instruments.step import Step, check
+from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.network.chain import Chain
+from depthgauge.network.spec import whole_number
+from depthgauge.trace.inventory import inventory
+from depthgauge.trace.readings import Readings
+from depthgauge.trace.running import chain, gradients, run, unwrapped
+
+__all__ = ["STIFFNESS", "curvature", "stiffness"]
+
+STIFFNESS = ("stiffness",)
+
+#: Products of Lanczos, at most, for each of ``Effort.iterations``.
+PRODUCTS: Final = 10
+#: Steps of the optimiser before the second look.
+STEPS: Final = 3
+#: Numbers that the vectors of Lanczos may hold together.
+_BASIS: Final = 2**29
+
+#: How a product was taken: said once where it was the same at each look.
+_HOW: Final = ("product", "product_reason", "finite_difference_step", "dtype")
+_GIVEN: Final = "the loss given"
+_NOT_GIVEN: Final = (
+    "the loss among the outputs if there is one, else the output along a random cotangent, whose "
+    "curvature is that of no training loss; settings.cotangent says which"
+)
+_CONVENTIONS: Final = {
+    "adaptive": (
+        "P = sqrt(v_hat) + eps of the next step, held fixed; at step 0 of one gradient, |g| + eps, "
+        "which the next steps change, so the ratio after the steps counts; parameters whose "
+        "gradients were all exactly 0 are left out"
+    ),
+    "coupled": "weight decay is a part of the gradient and adds to every eigenvalue",
+    "decoupled": "weight decay is no part of the loss and lowers the limit by lr weight_decay / 2",
+}
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Which network under which optimiser; ``products`` of Lanczos, at most."""
+
+    subject: Subject
+    effort: Effort
+    rule: Rule
+    products: int
+
+
+def stiffness(
+    subject: Subject, effort: Effort, rule: Rule | None = None, steps: int = STEPS
+) -> Found:
+    """``stiffness`` at the last state, of the whole network: the larger of step 0 and after the
+    steps, for Adam that after the steps; the rest is ``Found.notes["stiffness"]``. ``rule``: the
+    optimiser, that of ``Effort.step`` by default; ``steps``: before the second look, 0 for none."""
+    found = Found()
+    why = _no_parameters(subject.model)
+    if not why and rule is None:
+        try:
+            rule = _rule(effort)
+        except SpecificationError as error:  # other instruments can step it
+            why = str(error)
+    why = why or check(effort.step, dict(subject.model.named_parameters()))
+    why = why or _not_held(effort.step, subject.model)
+    if why or rule is None:
+        found.missing = dict.fromkeys(STIFFNESS, why)
+        return found
+    note = _looked(_Task(subject, effort, rule, PRODUCTS * effort.iterations), steps)
+    found.notes["stiffness"] = note
+    if not math.isnan(note["ratio"]):
+        row = max((row for row in subject.rows if row >= 0), default=-1)
+        found.put("stiffness", row, max(note["ratio"], 0.0))
+    else:
+        found.missing["stiffness"] = note["ratio_reason"]
+    return found
+
+
+def curvature(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[..., Any] | None = None,
+    *,
+    lr: float,
+    optimizer: str = "sgd",
+    momentum: float = 0.9,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    steps: int = STEPS,
+    iterations: int = 30,
+    budget: float | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Learning rate x curvature of any module against the stability limit of its optimiser.
+
+    ``optimizer``: a name of ``FORMULAS``, which uses those of the numbers that it has; ``steps``:
+    real ones before the second look; ``iterations``: products of Lanczos at each look, at most;
+    ``budget``: seconds. Gives what ``Found.notes["stiffness"]`` holds; a number that is not there
+    is NaN, with its reason. The model is left as it was. Raises SpecificationError, and
+    NetworkError for a model without trainable parameters.
+    """
+    rule = Rule(optimizer, lr, momentum, betas, eps, weight_decay)
+    for name, value, least in (("steps", steps, 0), ("iterations", iterations, 1)):
+        if (number := whole_number(value)) is None or number < least:
+            raise SpecificationError(
+                f"{name} is {value!r}, expected a whole number of at least {least}"
+            )
+    effort = Effort(budget=budget, seed=seed)
+    model, _ = unwrapped(model)
+    if why := _no_parameters(model):
+        raise NetworkError(why)
+    passed = run(model, batch, loss, Readings((), (), (), False), seed)
+    if passed.no_backward:
+        raise NetworkError(passed.no_backward)
+
+    def again(other: nn.Module | None = None, data: Any = None) -> AbstractContextManager[Chain]:
+        before = passed if other is None else replace(passed, held=inventory(other))
+        ran, given = model if other is None else other, batch if data is None else data
+        return chain(ran, given, loss, [], before, seed)
+
+    subject = Subject(model, batch, loss, [], lambda model=None, batch=None: again(model, batch))
+    note = _looked(_Task(subject, effort, rule, iterations), steps)
+    what = passed.cotangent
+    given = what.startswith("the gradient of ")
+    of = what.removeprefix("the gradient of ") if given else f"the output along a cotangent: {what}"
+    return {**note, "of": of}
+
+
+def _no_parameters(model: nn.Module) -> str:
+    """``""``, or why there is nothing that could be curved."""
+    if trainable(model):
+        return ""
+    held = sum(1 for _ in model.parameters())
+    return f"all {held} parameters are frozen" if held else "the model has no parameters"
+
+
+def _not_held(step: Step, model: nn.Module) -> str:
+    """``""``, or that an optimiser given leaves out some of the trainable parameters, whose
+    curvature is none of its."""
+    if not isinstance(step.optimizer, Optimizer):
+        return ""
+    held = {id(p) for group in step.optimizer.param_groups for p in group["params"]}
+    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    if not left:
+        return ""
+    return (
+        f"the optimizer given leaves out {len(left)} trainable parameters ('{left[0]}'); freeze "
+        f"them, or give an optimizer of all"
+    )
+
+
+def _rule(effort: Effort) -> Rule:
+    """The rule of the step that is taken."""
+    given = effort.step.optimizer
+    if isinstance(given, Optimizer):
+        return rule_of(given)
+    return rule_of(effort.step.made([nn.Parameter(torch.zeros(1))]))
+
+
+def _looked(task: _Task, steps: int) -> dict[str, Any]:
+    """What is said of the whole network: at step 0, after the steps, and of both."""
+    subject, rule = task.subject, task.rule
+    model, batch, said = subject.model, subject.batch, ""
+    narrow = [t for t in (*model.parameters(), *model.buffers()) if _half(t)]
+    if narrow:
+        kind = str(narrow[0].dtype).removeprefix("torch.")
+        said = f"a copy in float32 with the same weights: differences of {kind} say nothing"
+        model, batch = converted(model, batch, torch.float32)
+    points = {"step 0": _point(task, model, batch, None, 0.5 if steps else 1.0)}
+    if steps:
+        points[f"after {steps}"] = _later(task, model, batch, steps)
+    note: dict[str, Any] = {
+        "optimizer": _numbers(rule),
+        "learning_rate": rule.lr,
+        "limit": rule.limit,
+        "limit_formula": FORMULAS[rule.name],
+        **_worst(points, rule.adaptive),
+        **points,
+        "converged": all(p["converged"] for p in points.values()),
+        "parameters": sum(p.numel() for p in trainable(model)),
+        "of": _GIVEN if subject.loss is not None else _NOT_GIVEN,
+        "conventions": _conventions(rule),
+    }
+    for name in _HOW:
+        each = {p[name] for p in points.values() if name in p}
+        if len(each) == 1:
+            note[name] = each.pop()
+            for p in points.values():
+                p.pop(name, None)
+    return note | ({"precision": said} if said else {})
+
+
+def _worst(points: dict[str, dict[str, Any]], adaptive: bool) -> dict[str, Any]:
+    """The larger ratio, where it was and its margin, or why there is none. Of adaptive optimisers
+    the last: one gradient alone makes a P that the next will not."""
+    measured = {name: p for name, p in points.items() if not math.isnan(p["ratio"])}
+    if not measured:
+        why = next(p["ratio_reason"] for p in points.values())
+        return {"ratio": math.nan, "ratio_reason": why}
+    at = list(measured)[-1] if adaptive else max(measured, key=lambda name: measured[name]["ratio"])
+    said = {k: v for k, v in measured[at].items() if k.startswith(("ratio", "margin"))}
+    return {**said, "ratio_at": at}
+
+
+def _half(x: Tensor) -> bool:
+    return x.is_floating_point() and x.dtype.itemsize < 4
+
+
+def _numbers(rule: Rule) -> dict[str, Any]:
+    """The optimiser's name and the numbers that it uses."""
+    used = {"sgd": (), "momentum": ("momentum",), "nesterov": ("momentum",)}
+    names = ("name", "lr", *used.get(rule.name, ("betas", "eps")), "weight_decay")
+    return {name: value for name, value in asdict(rule).items() if name in names}
+
+
+def _conventions(rule: Rule) -> list[str]:
+    kinds = ["adaptive"] if rule.adaptive else []
+    if rule.weight_decay:
+        kinds.append("decoupled" if rule.name == "adamw" else "coupled")
+    return [_CONVENTIONS[kind] for kind in kinds]
+
+
+def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, Any]:
+    """The same after ``steps`` of the optimiser, on a copy; the ratio is infinite where they lead
+    to a loss that is not finite."""
+    try:
+        copied = duplicate(model)
+    except NetworkError as error:
+        return _nothing(str(error))
+    parameters = trainable(copied)
+    optimizer = task.rule.made(parameters)
+    losses: list[float] = []
+    for step in range(steps):
+        if task.effort.spent:
+            return _nothing(_spent(task.effort, f"after {step} steps"))
+        with task.subject.chain(copied, batch) as states:
+            total = states.total()
+            each = gradients(total, list(parameters))
+        losses.append(float(total.detach()))
+        if not math.isfinite(losses[-1]):
+            why = f"the loss is {losses[-1]}"
+            if step:  # it came of the steps
+                return _nothing(f"{why} after step {step}") | {"ratio": math.inf, "losses": losses}
+            return _nothing(why)
+        for p, g in zip(parameters, each, strict=True):
+            p.grad = g
+        optimizer.step()
+        optimizer.zero_grad()
+        del total, each, states
+    found = _point(task, copied, batch, optimizer, 1.0)
+    if not math.isfinite(found.get("loss", 0.0)):
+        found |= {"ratio": math.inf, "ratio_reason": f"{found['ratio_reason']} after step {steps}"}
+    return {"losses": losses, **found}
+
+
+def _nothing(why: str) -> dict[str, Any]:
+    return {"ratio": math.nan, "ratio_reason": why, "converged": False}
+
+
+def _spent(effort: Effort, when: str) -> str:
+    return f"the budget of {effort.budget:g} seconds was spent {when}"
+
+
+def _point(
+    task: _Task, model: nn.Module, batch: Any, optimizer: Optimizer | None, share: float
+) -> dict[str, Any]:
+    """What the curvature is at one point; ``share``: of the time that is left."""
+    if task.effort.spent:
+        return _nothing(_spent(task.effort, "before it"))
+    until = _deadline(task.effort, share)
+    with hessian(task.subject.chain, model, batch) as h:
+        if not math.isfinite(h.loss):
+            return {"loss": h.loss, **_nothing(f"the loss is {h.loss}")}
+        if not bool(h.gradient.isfinite().all()):
+            return {"loss": h.loss, **_nothing("the gradient has inf or NaN in it")}
+        return _curved(task, model, h, optimizer, until)
+
+
+def _curved(
+    task: _Task,
+    model: nn.Module,
+    h: Hessian,
+    optimizer: Optimizer | None,
+    until: Callable[[], bool],
+) -> dict[str, Any]:
+    rule, decay = task.rule, task.rule.coupled
+    length = float(torch.linalg.vector_norm(h.gradient, dtype=torch.float64))
+    out: dict[str, Any] = {"loss": h.loss, "gradient_norm": length}
+    if length > 0:
+        unit = h.gradient / length
+        out["along_gradient"] = float(torch.dot(unit.double(), h.times(unit).double()))
+    else:
+        out |= {"along_gradient": math.nan, "along_gradient_reason": "the gradient is 0"}
+    ends = _ends(task, h, h.times, until)
+    out |= _said(ends)
+    curved, top = ends, ends.largest + decay
+    if rule.adaptive:
+        half = _half_inverse(rule, model, h, optimizer)
+        curved = _ends(task, h, lambda v: half * (h.times(half * v) + decay * half * v), until)
+        out["preconditioned"] = _said(curved) | {"left_out": int((half == 0).sum())}
+        top = curved.largest
+    ratio = rule.lr * top / rule.limit
+    out |= {"ratio": ratio, "converged": ends.converged and curved.converged}
+    if math.isnan(ratio):
+        out["ratio_reason"] = "a product of the Hessian has inf or NaN in it"
+    elif ratio > 0:
+        out["margin_decades"] = -math.log10(ratio)
+    else:
+        out |= {"margin_decades": math.inf, "margin_decades_reason": "the ratio is not above 0"}
+    out |= {"product": h.product, "dtype": str(h.dtype).removeprefix("torch.")}
+    if h.reason:
+        out["product_reason"] = h.reason
+    if h.step is not None:
+        out["finite_difference_step"] = h.step
+    return out
+
+
+def _deadline(effort: Effort, share: float) -> Callable[[], bool]:
+    """True when this share of the time that is left now is over."""
+    if effort.budget is None:
+        return lambda: False
+    now = time.perf_counter()
+    end = now + share * (effort.began + effort.budget - now)
+    return lambda: time.perf_counter() > end
+
+
+def _ends(
+    task: _Task, h: Hessian, product: Callable[[Tensor], Tensor], spent: Callable[[], bool]
+) -> Ends:
+    """Lanczos from a random vector of this seed."""
+    size = h.gradient.numel()
+    generator = torch.Generator("cpu").manual_seed(task.effort.seed)
+    start = torch.randn(size, generator=generator, dtype=torch.float32).to(h.gradient)
+    products = max(2, min(task.products, _BASIS // size))
+    return lanczos(product, start, products, spent=spent)
+
+
+def _said(ends: Ends) -> dict[str, Any]:
+    return {
+        "largest": ends.largest,
+        "largest_residual": ends.largest_residual,
+        "smallest": ends.smallest,
+        "smallest_residual": ends.smallest_residual,
+        "largest_magnitude": ends.largest_magnitude,
+        "products": ends.products,
+        "stopped": ends.stopped,
+        "converged": ends.converged,
+    }
+
+
+def _half_inverse(rule: Rule, model: nn.Module, h: Hessian, optimizer: Optimizer | None) -> Tensor:
+    """``P^-1/2`` of every parameter, ``(N,)``."""
+    parameters = trainable(model)
+    pieces = torch.split(h.gradient, [p.numel() for p in parameters])
+    each = [g.reshape(p.shape).to(p) for g, p in zip(pieces, parameters, strict=True)]
+    return flat(rule.preconditioner(parameters, each, optimizer)).to(h.gradient)

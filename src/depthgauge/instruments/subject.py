@@ -1,0 +1,156 @@
+"""What the heavier instruments are given, and what they give back.
+
+A *subject* is one network with its batch, which can be run again: an instrument asks it for a
+``Chain`` of states on their graph, or steps its parameters. What it *found* are numbers at rows of
+the profile, with the reason for every quantity that it could not take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from depthgauge.errors import SpecificationError
+from depthgauge.instruments.arithmetic import arithmetic_named
+from depthgauge.instruments.step import Step
+from depthgauge.network.chain import Chain
+from depthgauge.network.spec import whole_number
+from depthgauge.sites import FloatArray
+
+__all__ = ["Branch", "BudgetSpentError", "Effort", "Found", "Run", "Subject"]
+
+
+class BudgetSpentError(Exception):
+    """The seconds that were given are over; says how far an instrument came."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much the instruments that run a network again may do.
+
+    ``probes``: random vectors where an average is estimated; ``examples``: whose Jacobians are
+    followed one by one; ``until``: the state that Jacobians lead to, counted along its stream from
+    0 (None: the last); ``sites``: states at which a spectrum is written down, at most; ``exact``:
+    the largest state all of whose directions are followed; ``rank``: leading directions of a larger
+    one; ``iterations``: of its subspace; ``step``: the optimiser's, whose update is measured;
+    ``branches``: moved alone, at most; ``arithmetic``: the one intended for training, of
+    ``arithmetic.ARITHMETICS``, or a module of your own in its place, compiled or fused (None: the
+    model's own); ``budget``: seconds for all of them, None
+    for no end; ``seed``: of every random vector. Raises SpecificationError.
+    """
+
+    probes: int = 8
+    examples: int = 2
+    sites: int = 13
+    until: int | None = None
+    exact: int = 256
+    rank: int = 16
+    iterations: int = 3
+    step: Step = field(default_factory=Step)
+    branches: int = 32
+    arithmetic: str | nn.Module | None = None
+    budget: float | None = None
+    seed: int = 0
+    began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("probes", "examples", "sites", "exact", "rank", "iterations", "branches"):
+            if (number := whole_number(getattr(self, name))) is None or number < 1:
+                raise SpecificationError(
+                    f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
+                )
+        until = self.until
+        if until is not None and ((number := whole_number(until)) is None or number < 1):
+            raise SpecificationError(
+                f"until is {until!r}, expected a whole number of at least 1: the state after so "
+                f"many steps of the stream, or None for the last"
+            )
+        if self.arithmetic is not None and not isinstance(self.arithmetic, nn.Module):
+            arithmetic_named(self.arithmetic)
+        if not isinstance(self.step, Step):
+            raise SpecificationError(
+                f"step is {self.step!r}, expected depthgauge.Step(optimizer, lr)"
+            )
+        budget = self.budget
+        if budget is not None and not (isinstance(budget, int | float) and budget > 0):
+            raise SpecificationError(
+                f"budget is {budget!r}, expected seconds above 0, or None for no end"
+            )
+
+    @property
+    def spent(self) -> bool:
+        return self.budget is not None and time.perf_counter() - self.began > self.budget
+
+    def check(self, done: int, total: int) -> None:
+        """Raises BudgetSpentError when the time is over, ``done`` of ``total`` blocks behind."""
+        if self.spent:
+            raise BudgetSpentError(
+                f"the budget of {self.budget:g} seconds was spent after {done} of {total} blocks"
+            )
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One residual branch: the profile's row where it is added (None if it has none), its module,
+    the names of its parameters, the place in the chain of the state that it is added to make."""
+
+    row: int | None
+    path: str
+    parameters: tuple[str, ...]
+    makes: int | None = None
+
+
+class Run(Protocol):
+    """Runs the network once more and keeps its states on the graph while the block lasts.
+
+    ``model``: another module of the same structure, run instead (a copy in another precision, with
+    other weights); ``batch``: another batch of the same form. Both are left as they were.
+    """
+
+    def __call__(
+        self, model: nn.Module | None = None, batch: Any = None
+    ) -> AbstractContextManager[Chain]: ...
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One network and its batch, of which nothing is changed.
+
+    ``rows``: of the chain's states in the profile, -1 for a state that is not in it; ``paths``:
+    where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
+    ``Chain.total`` is the loss among the outputs, or the output along a random cotangent). ``few``
+    gives a batch of that many examples, where examples do not act on one another; None where they
+    may. ``directions``: ``(k, n)`` and ``labels``: ``(B,)``, what the user wants to see arrive.
+    """
+
+    model: nn.Module
+    batch: Any
+    loss: Callable[..., Any] | None
+    rows: Sequence[int]
+    chain: Run
+    paths: Sequence[str] = ()
+    branches: Sequence[Branch] = ()
+    few: Callable[[int], Any] | None = None
+    directions: Tensor | None = None
+    labels: Tensor | None = None
+
+
+@dataclass
+class Found:
+    """Columns: quantity -> rows and one number each. Vectors: quantity -> row -> numbers. Notes:
+    what else has to be said, for the JSON's ``settings``. Missing: quantity -> why."""
+
+    columns: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
+    vectors: dict[str, dict[int, FloatArray]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def put(self, quantity: str, row: int, value: float) -> None:
+        rows, values = self.columns.setdefault(quantity, ([], []))
+        rows.append(row)
+        values.append(float(value))

@@ -1,0 +1,176 @@
+"""States of one pass that stay on their autograd graph: Jacobians that act on vectors.
+
+Index legend: ``D`` steps, states ``h_0 ... h_D`` in forward order; ``J_(i->k) = dh_k/dh_i``;
+``P`` vectors at once.
+
+    pull   u -> J_(i->k)^T u      one backward pass through that part of the depth alone
+    push   v -> J_(i->k) v        by a backward pass through the backward pass
+
+Where paths lead around a state, ``J`` counts those that run through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+if TYPE_CHECKING:
+    from depthgauge.network.module import EquationNetwork
+
+__all__ = ["Chain", "Kept", "batched_vjp", "chain_of_blocks", "twice_differentiable"]
+
+#: Numbers of cotangents in one batched backward pass, at most, counted at one state.
+AT_ONCE = 2**22
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One state: where autograd made it, its numbers at that moment, its axis of examples."""
+
+    edge: GradientEdge
+    value: Tensor
+    axis: int | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.value.shape)
+
+    @property
+    def examples(self) -> int:
+        return 1 if self.axis is None else self.value.shape[self.axis]
+
+    @property
+    def size(self) -> int:
+        """Numbers of one example."""
+        return self.value.numel() // max(self.examples, 1)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """``(P, *shape) -> (P, examples, size)``."""
+        axis = 0 if self.axis is None else self.axis
+        moved = x.movedim(axis + 1, 1) if self.axis is not None else x.unsqueeze(1)
+        return moved.reshape(len(x), self.examples, -1)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """``(P, examples, size) -> (P, *shape)``."""
+        if self.axis is None:
+            return rows.reshape(len(rows), *self.shape)
+        inner = [n for i, n in enumerate(self.shape) if i != self.axis]
+        return rows.reshape(len(rows), self.examples, *inner).movedim(1, self.axis + 1)
+
+
+class Chain:
+    """The states of one pass; while it is alive, so is the graph. ``total`` makes the number whose
+    gradient goes back: the loss, or the output along a random cotangent. ``outputs``: every tensor
+    that the network returned."""
+
+    def __init__(
+        self, states: Sequence[Kept], total: Callable[[], Tensor], outputs: Sequence[Tensor] = ()
+    ) -> None:
+        self.states = tuple(states)
+        self.total = total
+        self.outputs = tuple(outputs)
+
+    def __len__(self) -> int:
+        """Steps: one less than states."""
+        return len(self.states) - 1
+
+    def until(self, last: int | None) -> Chain:
+        """The states up to that one; all of them for None or a number beyond the end."""
+        if last is None or last >= len(self):
+            return self
+        return Chain(self.states[: last + 1], self.total, self.outputs)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.states[-1].value.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.states[-1].value.device
+
+    def pull(self, later: int, earlier: int, cotangents: Tensor) -> Tensor:
+        """``J_(earlier->later)^T`` on each of ``(P, *shape of later)``: ``(P, *shape of earlier)``.
+
+        Batched; PyTorch runs operations that have no batched backward one by one.
+        """
+        top, low = self.states[later], self.states[earlier]
+        at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
+        parts = [
+            _vjp(top.edge, low.edge, part, low.value) for part in torch.split(cotangents, at_once)
+        ]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def push(self, earlier: int, later: int, tangents: Tensor) -> Tensor:
+        """``J_(earlier->later)`` on each of ``(P, *shape of earlier)``: ``(P, *shape of later)``.
+
+        Raises RuntimeError where an operation has no derivative of its backward.
+        """
+        top, low = self.states[later], self.states[earlier]
+        dummy = torch.zeros_like(top.value, requires_grad=True)
+        (back,) = torch.autograd.grad(
+            [top.edge], [low.edge], [dummy], create_graph=True, allow_unused=True
+        )
+        if back is None or not back.requires_grad:  # nothing leads from one to the other
+            return tangents.new_zeros(len(tangents), *top.shape)
+        at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
+        edge = get_gradient_edge(back)
+        parts = [_vjp(edge, dummy, part, top.value) for part in torch.split(tangents, at_once)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def batched_vjp(
+    outputs: Sequence[GradientEdge],
+    inputs: Any,
+    vectors: Tensor,
+) -> list[Tensor | None]:
+    """For each input, an edge or a tensor, what each of ``(P, *shape of output)`` becomes there;
+    None where nothing arrives.
+
+    One batched pass; where an operation cannot be batched (a custom function, a checkpoint), P
+    passes.
+    """
+    reached: list[bool] = []
+
+    def one(vector: Tensor) -> tuple[Tensor, ...]:
+        found = torch.autograd.grad(outputs, inputs, [vector], retain_graph=True, allow_unused=True)
+        reached[:] = [g is not None for g in found]
+        return tuple(vector.new_zeros(()) if g is None else g for g in found)
+
+    try:
+        each = torch.vmap(one)(vectors)
+    except (RuntimeError, ValueError):
+        each = tuple(torch.stack(parts) for parts in zip(*map(one, vectors), strict=True))
+    return [g if there else None for g, there in zip(each, reached, strict=True)]
+
+
+def _vjp(
+    output: GradientEdge, input: GradientEdge | Tensor, vectors: Tensor, like: Tensor
+) -> Tensor:
+    (found,) = batched_vjp([output], [input], vectors)
+    return vectors.new_zeros(len(vectors), *like.shape) if found is None else found
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Attention written out: the fused kernels have no derivative of their backward."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def chain_of_blocks(model: EquationNetwork, h: Tensor, cotangent: Tensor) -> Chain:
+    """The input and the state after every block of a network that an equation built."""
+    with twice_differentiable(), torch.enable_grad():
+        h = h.detach().requires_grad_()
+        states = [Kept(get_gradient_edge(h), h.detach(), 0)]
+        first = h
+        for block in model.blocks:
+            h = block(h, first)
+            states.append(Kept(get_gradient_edge(h), h.detach(), 0))
+    return Chain(states, lambda: (h * cotangent).sum(), [h.detach()])

@@ -1,0 +1,140 @@
+"""What the numbers of a profile mean where their names alone would name the wrong cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from depthgauge.summaries import spread
+
+if TYPE_CHECKING:
+    from depthgauge.profile import Profile
+
+__all__ = ["remarks"]
+
+#: What tells two examples apart, 1 - cosine, has collapsed below this share of what it was.
+COLLAPSED: Final = 0.1
+
+_SHOWN: Final = 3
+
+
+def remarks(profile: Profile) -> list[str]:
+    """A sentence each: collapse, values that a format cannot hold, updates that are lost, steps
+    that are too long for the curvature."""
+    found = profile.settings.get("instruments")
+    notes = found if isinstance(found, Mapping) else {}
+    trained = str(profile.settings.get("cotangent", "")).startswith("the gradient of")
+    return [
+        *_collapse(profile, "correlation", "examples come"),
+        *_collapse(profile, "token_correlation", "positions of an example come"),
+        *_precision(notes.get("precision", {})),
+        *_parity(notes.get("parity", {})),
+        *_step(notes, trained),
+    ]
+
+
+def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:
+    if not (found := profile.by_block(quantity)):
+        return
+    blocks, values = found
+    apart = 1 - np.array([spread(row).median for row in values])  # NaN where a state is 0
+    with np.errstate(invalid="ignore"):
+        below = np.flatnonzero(apart < COLLAPSED * apart[0])
+    if not below.size or not apart[-1] < COLLAPSED * apart[0]:
+        return
+    end = f"{1 - apart[-1]:.3f} at block {blocks[-1]}, {1 - apart[0]:.3f} at block {blocks[0]}"
+    line = (
+        f"collapse: all {what} to point one way (mean cosine {end}; a tenth of what told "
+        f"them apart is left at block {blocks[int(below[0])]})"
+    )
+    dead = profile.by_block("dead_fraction")
+    if dead and (dead[1] > 0).any() and quantity == "correlation":
+        line += "; units that are dead are so because the examples are alike"
+    yield line
+
+
+def _precision(note: Mapping[str, Any]) -> Iterator[str]:
+    if not note:
+        return
+    meant = note.get("arithmetic")
+    if first := note.get("first_nonfinite"):
+        yield f"{meant} against float64: not finite from {_place(first)} on"
+    for name, room in note.get("headroom", {}).items():
+        if not (under := room["first_under_0"]):
+            continue
+        more = room["under_0"] - 1
+        after = f", and {more} value{'s' if more > 1 else ''} after it" if more else ""
+        if not math.isfinite(under["largest"]):
+            yield f"{_place(under)} makes values that are not finite in float64{after}"
+            break  # in every format
+        size = f"{under['largest']:.3g}, too large by {-under['bits']:.2g} binary digits"
+        yield f"{name} cannot hold what {_place(under)} makes ({size}){after}"
+    for name, scaling in (note.get("loss_scaling") or {}).items():
+        if not (scaling["flushed"] or 0) > 0.01:
+            continue
+        least = scaling["flushed_when_scaled"]
+        yield (
+            f"{name} makes {scaling['flushed']:.0%} of the parameters' gradients zero; {least:.0%} "
+            f"with the loss scaled by 2^{scaling['bits']}, the most that overflows none of them"
+        )
+    for name, lost in note.get("lost_updates", {}).items():
+        if not isinstance(lost, Mapping) or not (frozen := lost.get("frozen")):
+            continue
+        others = f" and {len(frozen) - _SHOWN} more" if len(frozen) > _SHOWN else ""
+        yield (
+            f"in {name} weights a step of {note['lost_updates']['optimizer']} changes nothing of "
+            f"{', '.join(frozen[:_SHOWN])}{others}: every update is under half a unit in the last "
+            f"place"
+        )
+
+
+def _parity(note: Mapping[str, Any]) -> Iterator[str]:
+    parts = [
+        f"{word} by {max(errors.values()):.2g}"
+        for word, key in (
+            ("outputs", "output_error"),
+            ("gradients of the input", "input_gradient_error"),
+            ("of parameters", "parameter_gradient_error"),
+        )
+        if (errors := note.get(key))
+    ]
+    if parts:
+        yield f"{note['against']} differs from float64, at most: {', '.join(parts)}"
+
+
+def _step(notes: Mapping[str, Any], trained: bool) -> Iterator[str]:
+    """What the learning rate is against the curvature, or why its size says nothing."""
+    if not trained and ("stiffness" in notes or "updates" in notes):
+        yield (
+            "no loss was given: what one step changes, and stiffness, are those of the output "
+            "along a random cotangent, whose size is no training loss's"
+        )
+        return
+    note = notes.get("stiffness", {})
+    ratio, where = note.get("ratio"), note.get("ratio_at")
+    if where is None or ratio is None or math.isnan(ratio):
+        return
+    name, rate, point = note["optimizer"]["name"], note["learning_rate"], note[where]
+    at = where if where == "step 0" else f"{where} steps"
+    if math.isinf(ratio):
+        yield f"stiffness: {name} at learning rate {rate:g} leaves what is finite {at}"
+        return
+    conditioned = point.get("preconditioned", {}).get("largest")
+    curvature = point.get("largest") if conditioned is None else conditioned
+    kind = "largest curvature" if conditioned is None else "preconditioned curvature"
+    loose = "" if note["converged"] else "; the curvature has not converged"
+    yield (
+        f"stiffness: learning rate {rate:g} times the {kind} {curvature:.3g} is {ratio:.3g} of "
+        f"the stability limit of {name}, {at}{loose}"
+    )
+
+
+def _place(found: Mapping[str, Any]) -> str:
+    return (
+        f"'{found['path']}' ({found['function']})"
+        if found["path"]
+        else (f"the model itself ({found['function']})")
+    )

@@ -1,0 +1,162 @@
+"""The command's options on instruments that run the network again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from depthgauge.arguments import HEAVY
+from tests.cli.command import Command
+
+RESIDUAL = ("h + W2(relu(W1(h)))/sqrt(L)", "--depth", 4, "--width", 8, "--batch", 6)
+
+FILE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self, depth, scale):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(8) for _ in range(depth)))
+        self.head, self.scale = nn.Linear(8, 3), scale
+
+    def forward(self, x, labels):
+        return F.cross_entropy(self.head(self.blocks(x * self.scale)) / self.scale, labels)
+
+
+def build(depth=3, scale=1.0):
+    return Net(depth, scale), {"x": torch.randn(9, 8), "labels": torch.arange(9) % 3}
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    (tmp_path / "net.py").write_text(FILE)
+    return f"{tmp_path / 'net.py'}:build"
+
+
+@pytest.mark.parametrize("equation", [True, False])
+def test_all_instruments_in_one_document(command: Command, target: str, equation: bool) -> None:
+    ran = command(
+        "measure", *(RESIDUAL if equation else (target,)), "--instruments", "all", "--json"
+    )
+    assert (ran.status, ran.err) == (0, "")
+    document = ran.document
+    assert set(document["settings"]["instruments"]) == set(HEAVY)
+    states = [site for site in document["sites"] if site["role"] == "state"]
+    for name in ("correlation", "apjn", "direction_gain", "relative_error_state"):
+        assert all(site[name] is not None for site in states), name
+    assert len(states[0]["log_singular_values"]) == 8
+    assert states[-1]["stiffness"] > 0
+    assert states[-1]["functional_update"] > 0
+    shown = command("measure", *(RESIDUAL if equation else (target,)), "--instruments", "all").out
+    last = "no loss was given" if equation else "stiffness: learning rate 0.1 times"
+    for word in ("participation ratio", "float32 against float64", "one step", last):
+        assert word in shown
+
+
+def test_bfloat16_against_float64(command: Command, target: str) -> None:
+    errors = {}
+    for dtype in ("bfloat16", "float16", "float32"):
+        options = ("--dtype", dtype, "--against", "float64", "--json")
+        document = command("measure", target, *options).document
+        assert document["dtype"] == "float32"  # the module stays as it was built
+        assert document["settings"]["instruments"]["precision"]["arithmetic"] == dtype
+        errors[dtype] = document["sites"][-1]["relative_error_state"]
+    assert errors["float32"] < 1e-6 < errors["float16"] < errors["bfloat16"] < 0.1
+    equation = command(
+        "measure", *RESIDUAL, "--dtype", "bfloat16", "--against", "float64", "--json"
+    )
+    assert equation.document["dtype"] == "bfloat16"
+    emulated = command(
+        "measure", *RESIDUAL, "--dtype", "float8_e4m3", "--against", "float64", "--json"
+    ).document
+    assert emulated["dtype"] == "float32"
+    assert emulated["settings"]["instruments"]["precision"]["arithmetic"] == "float8_e4m3"
+
+
+@pytest.mark.parametrize(("scale", "held"), [("1.0", True), ("1e6", False)])
+def test_what_float16_cannot_hold_is_a_sentence(
+    command: Command, target: str, scale: str, held: bool
+) -> None:
+    ran = command("measure", target, "--arg", f"scale={scale}", "--against", "float64")
+    assert ran.status == 0
+    assert ("float16 cannot hold what" in ran.out) != held
+
+
+def test_exponents_over_depths(command: Command, target: str) -> None:
+    ran = command("measure", target, "--depths", "2,4,8", "--lr", "1e-3", "--json")
+    found = ran.document["exponents"]
+    assert {"functional_update", "branch_update", "together"} <= set(found)
+    for one in found.values():
+        assert one["over"] == [2, 4, 8]
+        assert one["low"] < one["slope"] < one["high"]
+    # He's branches at 1/sqrt(L): a branch alone changes less, all together neither more nor less.
+    options = ("--width", 16, "--depths", "4,16", "--lr", "1e-6", "--seed", "0..3", "--json")
+    scaled = command("measure", RESIDUAL[0], *options).document["exponents"]
+    assert scaled["branch_update"]["slope"] < -0.6
+    assert abs(scaled["together"]["slope"]) < 0.4
+    plain = command("measure", "h + W2(relu(W1(h)))", *options).document["exponents"]
+    assert plain["together"]["slope"] > 1
+    assert "with depth" in command("measure", target, "--depths", "2,4").out
+    assert ran.document["depth"] == 8
+
+
+def test_labels_and_directions(command: Command, target: str, tmp_path: Path) -> None:
+    ran = command("measure", target, "--labels", "labels", "--json")
+    assert ran.document["sites"][0]["class_gain"] == 1
+    np.save(tmp_path / "d.npy", np.eye(8)[:2])
+    ran = command("measure", *RESIDUAL, "--directions", tmp_path / "d.npy", "--json")
+    assert ran.document["sites"][0]["component_gains"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--labels", "y"], "--labels is 'y', expected a part of the batch, which has x, labels"),
+        (["--directions", "no.npy"], "--directions is 'no.npy', expected a .npy file of numbers"),
+        (["--budget", "soon"], "--budget is 'soon', expected a number of seconds"),
+        (["--budget", "-1"], "budget is -1.0, expected seconds above 0, or None for no end"),
+        (["--probes", "x"], "--probes is 'x', expected a whole number"),
+        (["--rank", "0"], "rank is 0, expected a whole number of at least 1"),
+        (["--lr", "fast"], "--lr is 'fast', expected a number"),
+        (["--lr", "nan"], "lr is nan, expected a finite number of at least 0"),
+        (["--optimizer", "adm"], "(did you mean 'adam'?)"),
+        (["--against", "float32"], "--against is 'float32', expected float64"),
+        (["--against", "float64", "--dtype", "float15"], "the arithmetic is 'float15', expected"),
+        (["--depths", "4"], "--depths is '4', expected two or more whole numbers"),
+        (["--depths", "4,8", "--arg", "depth=3"], "--arg gives 'depth', which --depths varies"),
+        (["--depths", "layers=4,8"], "layers"),
+    ],
+)
+def test_bad_options_are_one_sentence(
+    command: Command, target: str, options: list[str], message: str
+) -> None:
+    ran = command("measure", target, *options)
+    assert ran.status == 2
+    assert ran.out == ""
+    assert message in ran.err
+    assert ran.err.startswith("depthgauge: ")
+    assert ran.err.count("\n") == 1
+
+
+def test_a_budget_leaves_the_rivers(command: Command, target: str) -> None:
+    ran = command("measure", target, "--instruments", "thorough", "--budget", "1e-6", "--json")
+    document = ran.document
+    assert document["sites"][0]["state_rms"] > 0
+    assert document["not_measured"]["apjn"].startswith("the budget of 1e-06 seconds was spent")
+    json.dumps(document, allow_nan=False)

@@ -1,0 +1,423 @@
+"""Stiffness against dense Hessians, and against what the optimisers then do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import depthgauge as dg
+from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.instruments.stability import Rule
+from depthgauge.instruments.step import Step
+from depthgauge.instruments.stiffness import curvature, stiffness
+from depthgauge.instruments.subject import Effort, Subject
+from depthgauge.jsonable import jsonable
+from tests.instruments.test_hessian import Once, attention, by_hand, dense, mlp, runner, targets
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Weights, buffers, gradients, modes, hooks and the generators."""
+    found = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        found.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    for p in model.parameters():
+        found.update(f"{p.grad is None} {p.requires_grad} {p._version}".encode())
+    for m in model.modules():
+        found.update(f"{m.training} {len(m._forward_hooks)} {sorted(vars(m))}".encode())
+    found.update(torch.get_rng_state().numpy().tobytes())
+    return found.hexdigest()
+
+
+def ends(matrix: Tensor) -> tuple[float, float]:
+    values = torch.linalg.eigvalsh(matrix)
+    return float(values[-1]), float(values[0])
+
+
+class Quadratic(nn.Module):
+    """The loss ``sum curvature w^2 / 2`` in a rotated basis; the batch is not looked at."""
+
+    def __init__(self, curvatures: Tensor, size: float = 1.0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        n = len(curvatures)
+        draw = torch.randn(n, n, generator=generator, dtype=torch.float64)
+        q = torch.linalg.qr(draw)[0]
+        self.register_buffer("matrix", q @ torch.diag(curvatures) @ q.T)
+        start = size * torch.randn(n, generator=generator, dtype=torch.float64)
+        self.w = nn.Parameter(start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.w @ self.get_buffer("matrix") @ self.w / 2
+        return loss + 0 * x.sum()
+
+
+ONE = torch.zeros(1, 1, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------ curvature
+
+
+@pytest.mark.parametrize("make", [mlp, attention])
+def test_the_ends_are_those_of_the_dense_hessian(
+    make: Callable[[], tuple[nn.Module, Tensor]],
+) -> None:
+    model, batch = make()
+    found = curvature(model, batch, targets, lr=0.1, steps=0, iterations=500)["step 0"]
+    matrix = dense(model, batch, targets)
+    top, bottom = ends(matrix)
+    # A residual below 1e-2 leaves an error of about its square over the gap.
+    assert found["largest"] == pytest.approx(top, rel=1e-3)
+    assert abs(found["largest"] - top) <= found["largest_residual"]
+    assert abs(found["smallest"] - bottom) <= found["smallest_residual"] + 0.1 * abs(bottom)
+    (first,) = (torch.autograd.grad(targets(model(batch)), list(model.parameters())),)
+    g = torch.cat([x.flatten() for x in first])
+    assert found["gradient_norm"] == pytest.approx(float(g.norm()), rel=1e-10)
+    assert found["along_gradient"] == pytest.approx(float(g @ matrix @ g / (g @ g)), rel=1e-9)
+    assert found["along_gradient"] != pytest.approx(found["largest"], rel=1e-2)
+    assert found["converged"]
+
+
+def test_a_known_spectrum() -> None:
+    model = Quadratic(torch.tensor([5.0, 1.0, 0.5, 0.1, -9.0]).double())
+    found = curvature(model, ONE, lambda out: out, lr=0.1, steps=0)
+    first = found["step 0"]
+    assert (first["largest"], first["smallest"]) == pytest.approx((5.0, -9.0), rel=1e-10)
+    assert first["largest_magnitude"] == first["smallest"]
+    assert found["ratio"] == pytest.approx(0.1 * 5 / 2, rel=1e-10)
+    assert found["margin_decades"] == pytest.approx(-math.log10(0.25), rel=1e-10)
+    assert first["stopped"] == "whole space"
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_adams_is_the_dense_preconditioned_hessian(name: str, steps: int) -> None:
+    model, batch = mlp()
+    rule = Rule(name, 1e-2, weight_decay=0.1)
+    options: dict[str, Any] = {"lr": 1e-2, "optimizer": name, "weight_decay": 0.1}
+    found = curvature(model, batch, targets, steps=steps, iterations=200, **options)
+    parameters = list(model.parameters())
+    optimizer = rule.made(parameters)
+    squares, losses = [], []
+    for step in range(steps + 1):
+        loss = targets(model(batch))
+        losses.append(loss.detach().item())
+        optimizer.zero_grad()
+        loss.backward()
+        decay = rule.coupled
+        each = [p.grad + decay * p.detach() for p in parameters if p.grad is not None]
+        squares.append(torch.cat([g.flatten() for g in each]) ** 2)
+        if step < steps:
+            optimizer.step()
+    weights = 0.001 * 0.999 ** torch.arange(steps, -1, -1, dtype=torch.float64)
+    v_hat = (weights[:, None] * torch.stack(squares)).sum(0) / weights.sum()
+    half = (v_hat.sqrt() + 1e-8).rsqrt()
+    matrix = dense(model, batch, targets)
+    top, _ = ends(half[:, None] * (matrix + rule.coupled * torch.eye(len(half))) * half)
+    point = found[f"after {steps}" if steps else "step 0"]
+    # The ends of P^-1/2 H P^-1/2 stand close together: the residual's 1e-2 is what is promised.
+    assert point["preconditioned"]["largest"] == pytest.approx(top, rel=2e-2)
+    assert found["ratio"] == pytest.approx(1e-2 * top / rule.limit, rel=2e-2)
+    assert found["ratio_at"] == (f"after {steps}" if steps else "step 0")
+    if steps:
+        assert point["losses"] == pytest.approx(losses[:-1], rel=1e-12)
+        assert point["loss"] == pytest.approx(losses[-1], rel=1e-12)
+        assert point["largest"] != pytest.approx(found["step 0"]["largest"], rel=1e-3)
+
+
+def test_decay_in_the_gradient_adds_to_the_curvature() -> None:
+    model = Quadratic(torch.tensor([5.0, 1.0]).double())
+    options: dict[str, Any] = {"lr": 0.1, "weight_decay": 3.0, "steps": 0}
+    found = curvature(model, ONE, lambda out: out, **options)
+    assert found["ratio"] == pytest.approx(0.1 * 8 / 2, rel=1e-10)
+    assert found["step 0"]["largest"] == pytest.approx(5.0, rel=1e-10)
+    assert "adds to every eigenvalue" in found["conventions"][0]
+
+
+# ------------------------------------------------------------------------- what it foretells
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov"])
+def test_a_ratio_over_one_diverges_and_under_one_does_not(optimizer: str) -> None:
+    limit = Rule(optimizer).limit
+    for share, grows in ((0.97, False), (1.03, True)):
+        model = Quadratic(torch.tensor([4.0, 1.0, 0.5]).double())
+        lr = share * limit / 4.0
+        ratio = curvature(model, ONE, lambda out: out, lr=lr, optimizer=optimizer)["ratio"]
+        assert ratio == pytest.approx(share, rel=1e-9)
+        stepper = Rule(optimizer, lr).made(model.parameters())
+        before = model(ONE).item()
+        for _ in range(400):
+            stepper.zero_grad()
+            model(ONE).backward()
+            stepper.step()
+        assert (model(ONE).item() > before) is grows
+
+
+def test_adam_on_its_way_past_the_limit_is_thrown_back() -> None:
+    """arXiv 2207.14484: P grows as soon as the iterates do, so that Adam hovers at its limit."""
+    torch.manual_seed(0)
+    ratios = []
+    model = Quadratic(torch.linspace(0.1, 4.0, 6).double(), 3.0)
+    rule = Rule("adam", 0.05, betas=(0.9, 0.99), eps=0.0)
+    stepper = rule.made(model.parameters())
+    for _ in range(600):
+        stepper.zero_grad()
+        model(ONE).backward()
+        stepper.step()
+        assert model.w.grad is not None
+        half = rule.preconditioner([model.w], [model.w.grad], stepper)[0]
+        scaled = half[:, None] * model.get_buffer("matrix") * half
+        ratios.append(rule.lr * ends(scaled)[0] / rule.limit)
+    assert 0.3 < sum(ratios[300:]) / 300 < 1.5
+    assert ratios[5] < 0.1
+
+
+class ReZero(nn.Module):
+    """``h + a W2 act(W1 h)`` with a = 0 at the start, or with a zero last layer in its place."""
+
+    def __init__(
+        self,
+        zero: str,
+        blocks: int = 3,
+        width: int = 6,
+        act: Callable[[Tensor], Tensor] = torch.tanh,
+    ) -> None:
+        super().__init__()
+        self.act = act
+        self.a = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(blocks))
+        self.first = nn.ModuleList(nn.Linear(width, width, False) for _ in range(blocks))
+        self.last = nn.ModuleList(nn.Linear(width, width, False) for _ in range(blocks))
+        self.out = nn.Linear(width, 3)
+        with torch.no_grad():
+            for part in {"rezero": self.a, "fixup": self.last.parameters(), "": ()}[zero]:
+                part.zero_()
+
+    def forward(self, h: Tensor) -> Tensor:
+        for a, first, last in zip(self.a, self.first, self.last, strict=True):
+            h = h + a * last(self.act(first(h)))
+        made: Tensor = self.out(h)
+        return made
+
+
+def test_the_branches_are_zero_at_the_start() -> None:
+    batch = torch.randn(3, 6)
+    for zero in ("rezero", "fixup"):
+        model = ReZero(zero)
+        assert torch.equal(model(batch), model.out(batch))
+    assert not torch.equal(ReZero("")(batch), ReZero("").out(batch))
+
+
+@pytest.mark.parametrize("zero", ["rezero", "fixup", ""])
+def test_a_zero_branch_hides_the_curvature_of_its_weights_at_step_0(zero: str) -> None:
+    torch.manual_seed(0)
+    model = ReZero(zero).double()
+    batch = torch.randn(12, 6, dtype=torch.float64)
+
+    def of_first() -> float:
+        """The largest curvature in the first layers of the branches, dense."""
+        named = list(model.named_parameters())
+        at = torch.tensor([n.startswith("first") for n, p in named for _ in range(p.numel())])
+        block = dense(model, batch, targets)[at][:, at]
+        return float(torch.linalg.eigvalsh(block).abs().max())
+
+    hidden = of_first()
+    found = curvature(model, batch, targets, lr=0.5, steps=3, iterations=200)
+    stepper = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        stepper.zero_grad()
+        targets(model(batch)).backward()
+        stepper.step()
+    top, _ = ends(dense(model, batch, targets))
+    assert found["after 3"]["largest"] == pytest.approx(top, rel=1e-3)
+    if zero:
+        assert hidden == 0.0
+        assert of_first() > 1e-6
+    else:
+        assert hidden > 1e-3
+
+
+def test_a_rezero_network_passes_at_step_0_and_not_after_a_few_steps() -> None:
+    torch.manual_seed(0)
+    model, batch = ReZero("rezero", blocks=64, width=16, act=torch.relu), torch.randn(64, 16)
+    for layer in (*model.first, *model.last):
+        nn.init.kaiming_normal_(layer.weight)
+    found = curvature(model, batch, targets, lr=0.25, steps=5)
+    assert found["step 0"]["ratio"] < 0.9
+    assert found["ratio"] == found["after 5"]["ratio"] > 1.2
+    assert found["ratio_at"] == "after 5"
+    assert found["after 5"]["losses"] == sorted(found["after 5"]["losses"], reverse=True)
+
+
+# ------------------------------------------------------------------------------ the subject
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_model_is_exactly_as_it_was(optimizer: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
+    )
+    batch = torch.randn(9, 5)
+    before = fingerprint(model)
+    first = curvature(model, batch, targets, lr=0.1, optimizer=optimizer)
+    assert fingerprint(model) == before
+    assert math.isfinite(first["ratio"])
+    with torch.no_grad():
+        model.get_parameter("4.bias")[0].add_(1e-7)
+    assert fingerprint(model) != before
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    model, batch = mlp()
+    runs = [curvature(model, batch, targets, lr=0.1, seed=s) for s in (0, 0, 1)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+    assert runs[0]["ratio"] == pytest.approx(runs[2]["ratio"], rel=1e-3)
+
+
+def test_without_a_double_backward_it_says_finite_difference() -> None:
+    model, batch = by_hand(Once)
+    for seen in (model, model.float()):
+        kind = next(seen.parameters()).dtype
+        found = curvature(seen, batch.to(kind), targets, lr=0.1)
+        assert found["product"] == "finite difference"
+        assert found["product_reason"] == "a function in it is marked as once differentiable"
+        assert 1e-6 < found["step 0"]["finite_difference_step"] < 1e-3
+        assert found["dtype"] == "float64"
+    plain = curvature(*mlp(), targets, lr=0.1)
+    assert plain["product"] == "double backward"
+    assert "product_reason" not in plain
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_half_precision_is_looked_at_in_float32(kind: torch.dtype) -> None:
+    model, batch = mlp()
+    model, batch = model.to(kind), batch.to(kind)
+    wide = curvature(model.float(), batch.float(), targets, lr=0.1)
+    found = curvature(model.to(kind), batch, targets, lr=0.1)
+    assert found["precision"].startswith("a copy in float32 with the same weights")
+    assert found["dtype"] == "float32"
+    assert found["ratio"] == pytest.approx(wide["ratio"], rel=1e-3)
+    assert "precision" not in wide
+    assert next(model.parameters()).dtype == kind
+
+
+def test_a_loss_that_is_nan_is_a_finding() -> None:
+    model, batch = mlp()
+    found = curvature(model, batch, lambda out: out.sum() * math.nan, lr=0.1)
+    assert found["ratio_reason"] == "the loss is nan"
+    assert not found["converged"]
+    text = json.dumps(jsonable(found), allow_nan=False)
+    assert '"ratio": null' in text
+    runs = curvature(model, batch, targets, lr=1e200, steps=2)
+    assert runs["step 0"]["ratio"] > 1e190
+    assert runs["ratio"] == math.inf
+    assert runs["ratio_reason"] == "the loss is nan after step 1"
+
+
+def test_no_loss_is_said_to_be_none() -> None:
+    model, batch = mlp()
+    assert curvature(model, batch, targets, lr=0.1)["of"] == "the loss given"
+    of = curvature(model, batch, lr=0.1)["of"]
+    assert of.startswith("the output along a cotangent: standard normal")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (nn.Sequential(nn.ReLU()), "the model has no parameters"),
+        (nn.Linear(5, 2).requires_grad_(False), "all 2 parameters are frozen"),
+    ],
+)
+def test_without_parameters_there_is_nothing_to_curve(model: nn.Module, reason: str) -> None:
+    batch = torch.randn(3, 5)
+    with pytest.raises(NetworkError, match=reason):
+        curvature(model, batch, lr=0.1)
+    subject = Subject(model, batch, None, [0], runner(targets, batch))
+    found = stiffness(subject, Effort())
+    assert found.missing == {"stiffness": reason}
+    assert not found.columns
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optimizer": "adamm"}, "did you mean 'adam'"),
+        ({"lr": math.inf}, "lr is inf"),
+        ({"steps": -1}, "steps is -1, expected a whole number of at least 0"),
+        ({"iterations": 0}, "iterations is 0, expected a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_be_asked_for(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecificationError, match=message):
+        curvature(*mlp(), targets, **{"lr": 0.1, **given})
+
+
+def test_a_budget_ends_it_and_says_so() -> None:
+    model, batch = mlp()
+    found = curvature(model, batch, targets, lr=0.1, budget=1e-9)
+    assert "the budget of 1e-09 seconds was spent before it" in found["ratio_reason"]
+    subject = Subject(model, batch, targets, [0], runner(targets, batch))
+    much = stiffness(subject, Effort(budget=60.0)).notes["stiffness"]
+    assert much["converged"]
+
+
+def test_an_optimiser_whose_limit_is_not_known_is_missing_with_its_reason() -> None:
+    model, batch = mlp()
+    subject = Subject(model, batch, targets, [4], runner(targets, batch))
+    found = stiffness(subject, Effort(step=Step(lambda p: torch.optim.RMSprop(p, lr=0.1))))
+    assert "limit of RMSprop is not known" in found.missing["stiffness"]
+    found = stiffness(subject, Effort(step=Step("momentum", 0.2)))
+    assert found.notes["stiffness"]["optimizer"]["momentum"] == 0.9
+    assert found.columns["stiffness"][0] == [4]
+    user = torch.optim.AdamW(model.parameters(), lr=0.01)
+    found = stiffness(subject, Effort(step=Step(user)))
+    assert found.notes["stiffness"]["optimizer"]["name"] == "adamw"
+    assert not user.state
+
+
+# ------------------------------------------------------------------------------ in a profile
+
+
+def test_a_module_and_an_equation_have_it_in_their_profile() -> None:
+    torch.manual_seed(0)
+    model = ReZero("", blocks=2)
+    batch = torch.randn(12, 6)
+    profile = dg.measure(model, batch, targets, instruments="stiffness")
+    note: Any = profile.settings["instruments"]["stiffness"]  # type: ignore[index]
+    alone = curvature(model, batch, targets, lr=0.1)
+    assert float(profile["stiffness"][0]) == pytest.approx(alone["ratio"], rel=1e-6)
+    assert profile.sites_of("stiffness")[0].role == "state"
+    assert note["of"] == "the loss given"
+    json.dumps(profile.to_dict(), allow_nan=False)
+    both = dg.measure("h + W2(relu(W1(h)))", depth=3, width=8, seed=[0, 1], instruments="stiffness")
+    assert both["stiffness"].shape == (2, 1)
+    assert float(both["stiffness"][0, 0]) != float(both["stiffness"][1, 0])
+
+
+def test_two_streams_are_one_network() -> None:
+    torch.manual_seed(0)
+    layer = nn.Transformer(8, 2, 2, 2, 16, 0.0, batch_first=True)
+    batch = (torch.randn(2, 3, 8), torch.randn(2, 4, 8))
+    profile = dg.measure(layer, batch, instruments="stiffness")
+    assert len(profile.streams) == 2
+    assert profile["stiffness"].shape == (1,)
+
+
+def test_the_page_says_what_its_code_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "stiffness.md").read_text()
+    code, said = re.findall(r"```(?:python)?\n(.*?)```", page, flags=re.S)
+    exec(compile(code, "stiffness.md", "exec"), {"__name__": "page"})
+    printed = capsys.readouterr().out
+    numbers = [[float(x) for x in re.findall(r"[0-9]\.[0-9]+", text)] for text in (printed, said)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.05, abs=0.011)
+    assert re.sub("[0-9]", "", printed) == re.sub("[0-9]", "", said)

@@ -1,0 +1,117 @@
+"""Exponents of depth against NumPy's regression, tables of Student's t, and known laws."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from depthgauge.errors import SpecificationError
+from depthgauge.instruments.step import Step
+from depthgauge.instruments.subject import Effort
+from depthgauge.network.spec import Network
+from depthgauge.study.scaling import exponent, of_network, scaling, t_quantile
+
+
+@given(st.floats(-3, 3), st.floats(0.1, 10), st.integers(1, 5))
+def test_a_power_law_is_found_exactly(slope: float, factor: float, seeds: int) -> None:
+    depths = [4, 16, 64, 256]
+    values = factor * np.array(depths)[:, None] ** slope * np.ones(seeds)
+    found = exponent(depths, values)
+    assert found.slope == pytest.approx(slope, abs=1e-10)
+    assert math.exp(found.constant) == pytest.approx(factor, rel=1e-9)
+    assert found.low - 1e-10 <= slope <= found.high + 1e-10
+    assert (found.depths, found.seeds) == (4, seeds)
+
+
+def test_the_slope_is_that_of_a_regression_on_the_means() -> None:
+    rng = np.random.default_rng(0)
+    depths, values = [3, 10, 20, 70], np.exp(rng.standard_normal((4, 6)))
+    slope, constant = np.polyfit(np.log(depths), np.log(values).mean(1), 1)
+    found = exponent(depths, values)
+    assert (found.slope, found.constant) == pytest.approx((slope, constant), rel=1e-10)
+    each = [np.polyfit(np.log(depths), np.log(v), 1)[0] for v in values.T]
+    half = 2.570582 * np.std(each, ddof=1) / math.sqrt(6)
+    assert found.high - found.slope == pytest.approx(half, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 12.7062047), (2, 4.3026527), (3, 3.1824463), (7, 2.3646243), (30, 2.0422725)],
+)
+def test_quantiles_of_student(freedom: int, quantile: float) -> None:
+    assert t_quantile(0.975, freedom) == pytest.approx(quantile, rel=1e-7)
+    assert t_quantile(0.5, freedom) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_the_interval_covers_as_often_as_it_says(seeds: int) -> None:
+    rng, depths, trials = np.random.default_rng(1), [4, 8, 16, 32, 64], 1000
+    inside = inside_half = 0
+    for _ in range(trials):
+        noise = 0.3 * rng.standard_normal((5, seeds))
+        found = exponent(depths, np.exp(noise) * np.array(depths)[:, None] ** 0.5)
+        inside += found.low < 0.5 < found.high
+        half = (found.high - found.low) / 4
+        inside_half += abs(found.slope - 0.5) < half
+    error = math.sqrt(0.95 * 0.05 * trials)
+    assert abs(inside - 0.95 * trials) < 4 * error
+    assert abs(inside_half - 0.95 * trials) > 4 * error  # an interval half as wide would not
+
+
+def test_two_depths_and_one_seed_have_no_interval() -> None:
+    found = exponent([4, 16], [1.0, 4.0])
+    assert found.slope == pytest.approx(1)
+    assert math.isnan(found.low)
+    assert found.to_dict()["low"] is None
+    assert "n = 1" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("depths", "values", "says"),
+    [
+        ([4], [1.0], "depths are 4; an exponent needs at least two"),
+        ([4, 4], [1.0, 2.0], "depths are 4, 4"),
+        ([4, 16], [1.0, 0.0], "at depth 16 a value is zero, negative or not finite"),
+        ([4, 16], [math.inf, 1.0], "at depth 4 a value is zero"),
+    ],
+)
+def test_what_has_no_exponent(depths: list[int], values: list[float], says: str) -> None:
+    with pytest.raises(SpecificationError) as error:
+        exponent(depths, values)
+    assert says in str(error.value)
+
+
+ZERO_LAST = {"W1": "he", "W2": "zeros"}
+
+
+@pytest.mark.parametrize(
+    ("equation", "init", "branch", "together"),
+    [
+        ("h + W2(relu(W1(h)))", ZERO_LAST, 0.0, 1.0),
+        ("h + W2(relu(W1(h)))/sqrt(L)", ZERO_LAST, -1.0, 0.0),
+        ("h + W2(relu(W1(h)))/L", ZERO_LAST, -2.0, -1.0),
+    ],
+)
+def test_updates_over_depths(
+    equation: str, init: dict[str, str], branch: float, together: float
+) -> None:
+    build = of_network(Network(equation, 1, 32, init=init), 8)
+    effort = Effort(step=Step("sgd", 1e-4), branches=8)
+    found = scaling(build, [4, 8, 16], range(6), effort)
+    assert found["branch_update"].slope == pytest.approx(branch, abs=0.1)
+    assert found["together"].slope == pytest.approx(together, abs=0.1)
+    assert found["functional_update"].slope == pytest.approx(together, abs=0.1)
+    assert (found["together"].depths, found["together"].seeds) == (3, 6)
+    assert abs(found["update_alignment"].slope) < 0.1
+    # Of 16 branches 8 are moved alone: their sum over their root sum of squares is a sample's.
+    assert "norm_of_sum_to_root_sum_square" not in found
+    sign = scaling(
+        build, [4, 8, 16], range(6), dataclasses.replace(effort, step=Step("adam", 1e-4))
+    )
+    assert sign["together"].slope == pytest.approx((together + 1) / 2, abs=0.1)
+    assert together == 1 or sign["together"].slope > found["together"].slope + 0.4

@@ -1,0 +1,122 @@
+"""Sentences about what numbers mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import depthgauge as dg
+from depthgauge.remarks import remarks
+
+
+def mlp(depth: int = 4) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(8, 8), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(8, 3))
+
+
+def loss(output: Tensor) -> Tensor:
+    return F.cross_entropy(output, torch.arange(len(output)) % 3)
+
+
+def said(word: str, *given: Any, **options: Any) -> list[str]:
+    profile = dg.measure(*given, **options)
+    str(profile)
+    assert profile.to_dict()["remarks"] == remarks(profile)
+    return [line for line in remarks(profile) if word in line]
+
+
+@pytest.mark.parametrize("equation", ["h + W2(relu(W1(h)))/sqrt(L)", "W2(relu(W1(h)))"])
+def test_without_a_loss_sizes_of_steps_say_nothing(equation: str) -> None:
+    (line,) = said("no loss was given", equation, 8, depth=12, width=16, instruments="thorough")
+    assert "no training loss" in line
+    assert not said("stiffness: ", equation, 8, depth=12, width=16, instruments="thorough")
+    assert not said("no loss", equation, 8, depth=12, width=16, instruments="balanced")
+
+
+def test_stiffness_with_the_curvature_that_it_is_made_of() -> None:
+    x = torch.randn(9, 8)
+    for optimizer, kind in (("sgd", "largest curvature"), ("adam", "preconditioned curvature")):
+        effort = dg.Effort(step=dg.Step(optimizer))
+        profile = dg.measure(mlp(), x, loss, instruments="stiffness", effort=effort)
+        (line,) = remarks(profile)
+        assert kind in line
+        numbers = [float(word) for word in line.replace(",", "").split() if word[0].isdigit()]
+        rate, curvature, ratio = numbers[:3]
+        limit = {"sgd": 2.0, "adam": 38.0}[optimizer]
+        assert rate * curvature / limit == pytest.approx(ratio, rel=0.02)
+
+
+def test_steps_that_leave_what_is_finite() -> None:
+    """Steps of a squared loss far beyond the limit overflow before the second look."""
+    effort = dg.Effort(step=dg.Step("sgd", lr=1e25))
+    (line,) = said(
+        "finite",
+        nn.Sequential(*(nn.Linear(8, 8) for _ in range(3))),
+        torch.randn(9, 8),
+        lambda output: output.square().mean(),
+        instruments="stiffness",
+        effort=effort,
+    )
+    assert line.startswith("stiffness: sgd at learning rate 1e+25 leaves what is finite")
+
+
+def test_positions_that_come_to_point_one_way() -> None:
+    class Mixed(nn.Module):
+        def __init__(self, share: float) -> None:
+            super().__init__()
+            self.w, self.share = nn.Linear(8, 8), share
+
+        def forward(self, x: Tensor) -> Tensor:
+            mean = self.share * x.mean(1, keepdim=True)
+            out: Tensor = (1.2 - self.share) * x + mean + 0.1 * self.w(mean)
+            return out
+
+    for share, collapsed in ((1.0, True), (0.01, False)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), *(Mixed(share) for _ in range(4)))
+        lines = said("collapse: all positions of an example come", model, torch.randn(5, 6, 8))
+        assert (len(lines) == 1) == collapsed
+
+
+def test_values_that_are_no_numbers_are_in_no_format() -> None:
+    model = mlp()
+    with torch.no_grad():
+        model.get_parameter("0.weight")[0, 0] = float("nan")
+    lines = said("finite", model, torch.randn(9, 8), instruments="precision")
+    assert any(line.startswith("'0' (linear) makes values that are not finite") for line in lines)
+    assert not said("cannot hold", model, torch.randn(9, 8), instruments="precision")
+
+
+def test_stiffness_of_an_optimizer_of_another_model() -> None:
+    other = torch.optim.SGD(mlp().parameters(), lr=0.1)
+    effort = dg.Effort(step=dg.Step(other))
+    profile = dg.measure(mlp(), torch.randn(9, 8), loss, instruments="stiffness", effort=effort)
+    assert "none of this model's" in profile.not_measured["stiffness"]
+
+
+def test_what_stiffness_of_one_learning_rate_cannot_say() -> None:
+    model = mlp()
+    groups = [
+        {"params": [*model[0].parameters()], "lr": 1.0},
+        {"params": [*model[2:].parameters()], "lr": 0.1},
+    ]
+    partly = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    for optimizer, why in ((torch.optim.SGD(groups), "differ in lr"), (partly, "leaves out 8")):
+        effort = dg.Effort(step=dg.Step(optimizer))
+        profile = dg.measure(model, torch.randn(9, 8), loss, instruments="stiffness", effort=effort)
+        assert why in profile.not_measured["stiffness"]
+
+
+def test_updates_of_what_is_frozen_and_of_others() -> None:
+    model = mlp().requires_grad_(False)
+    profile = dg.measure(model, torch.randn(9, 8).requires_grad_(), loss, instruments="updates")
+    assert profile.not_measured["functional_update"]
+    other = mlp()
+    effort = dg.Effort(step=dg.Step(lambda parameters: torch.optim.SGD(other.parameters(), lr=1)))
+    with pytest.raises(dg.SpecificationError, match="holds none of the parameters"):
+        dg.measure(mlp(), torch.randn(9, 8), loss, instruments="updates", effort=effort)
