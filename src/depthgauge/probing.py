@@ -78,11 +78,13 @@ def deepened(
         return profile
     each: dict[str, list[Found]] = {name: [] for name in names}
     seconds = dict.fromkeys(names, 0.0)
+    left = len(profile.seeds) * len(names)
     for group in groups:
         given = _meant(effort, profile, group)
         for name in names:
             start = time.perf_counter()
-            each[name].append(_one(name, group, given))
+            each[name].append(_one(name, group, given.share(left)))
+            left -= 1
             seconds[name] += time.perf_counter() - start
     columns, vectors = dict(profile.columns), dict(profile.vectors)
     missing = dict(profile.not_measured)

@@ -204,6 +204,27 @@ def test_the_leading_directions_of_wide_states() -> None:
     assert math.isnan(one.settings["instruments"]["spectrum"]["largest_change_of_a_logarithm"])  # type: ignore[index]
 
 
+def test_the_leading_directions_of_every_wide_block() -> None:
+    exact = measure(RESIDUAL, 4, instruments="blocks", effort=Effort(examples=1))
+    effort = Effort(examples=1, exact=4, rank=4, iterations=80)
+    found = measure(RESIDUAL, 4, instruments="blocks", effort=effort)
+    assert found["block_gain"] == pytest.approx(exact["block_gain"], rel=1e-6)
+    name = "block_log_singular_values"
+    for row, values in exact.vectors[name].items():
+        assert found.vectors[name][row][0] == pytest.approx(values[0, :4], abs=1e-2)
+        assert found.vectors[name][row][0][:2] == pytest.approx(values[0, :2], abs=1e-5)
+    assert "only the 4 leading directions" in found.not_measured["block_loss"]
+    change = found.settings["instruments"]["blocks"]["largest_change_of_a_logarithm"]  # type: ignore[index]
+    assert change < 1e-6
+
+
+def test_a_budget_is_shared_by_those_who_are_left() -> None:
+    effort = Effort(budget=100.0)
+    each = [effort.share(parts).deadline for parts in (4, 2, 1)]
+    assert each == pytest.approx([25, 50, 100], abs=1)
+    assert Effort().share(4).deadline is None
+
+
 def test_more_directions_than_there_are() -> None:
     found = measure(RESIDUAL, 4, instruments="spectrum", effort=Effort(exact=4, rank=500))
     assert found.vectors["log_singular_values"][0].shape == (1, 6)
@@ -366,7 +387,7 @@ def test_a_custom_function_without_a_batched_backward() -> None:
 def test_a_budget_that_is_spent() -> None:
     profile = measure(RESIDUAL, 4, instruments="thorough", effort=Effort(budget=1e-9))
     assert profile.not_measured["apjn"] == (
-        "the budget of 1e-09 seconds was spent after 0 of 5 blocks"
+        "its share of the budget of 1e-09 seconds was spent after 0 of 5 blocks"
     )
     assert "state_rms" in profile
     rich = measure(RESIDUAL, 4, instruments="thorough", effort=Effort(budget=600))

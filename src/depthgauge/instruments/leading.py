@@ -19,7 +19,7 @@ from depthgauge.instruments.subject import Effort, Found
 from depthgauge.network.chain import Chain
 from depthgauge.sites import FloatArray
 
-__all__ = ["leading"]
+__all__ = ["Leading", "leading", "subspace"]
 
 _NAMES: Final = (
     "log_singular_values",
@@ -30,33 +30,51 @@ _NAMES: Final = (
 )
 
 
+class Leading(NamedTuple):
+    """``logs``: of the leading singular values from end to end; ``right`` (n, r): the directions at
+    the beginning; ``change``: the largest of a logarithm of their larger half in the last
+    iteration."""
+
+    logs: FloatArray
+    right: FloatArray
+    change: float
+
+
+def subspace(chain: Chain, effort: Effort, generator: torch.Generator) -> Leading:
+    """Subspace iteration from end to end. Raises RuntimeError where the backward pass has no
+    derivative."""
+    last, low, top = len(chain), chain.states[0], chain.states[-1]
+    rank = min(effort.rank, low.size, top.size)
+    draw = torch.randn(top.size, rank, generator=generator, dtype=torch.float64).numpy()
+    left = right = np.linalg.qr(draw)[0]
+    logs = before = np.full(rank, math.nan)
+    for done in range(effort.iterations):
+        effort.check(done, effort.iterations)
+        right = np.linalg.qr(_applied(chain, left, last, 0)[0])[0]
+        out, scale = _applied(chain, right, 0, last)
+        left = np.linalg.qr(out)[0]
+        with np.errstate(divide="ignore"):
+            before, logs = logs, np.log(np.linalg.svd(out, compute_uv=False)) + scale
+    with np.errstate(invalid="ignore"):
+        change = float(np.max(np.abs(logs - before)[: max(rank // 2, 1)]))
+    return Leading(logs, right, change)
+
+
 def leading(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> None:
     """The leading singular values from end to end, and the participation ratio by probes."""
     last = len(chain)
     low, top = chain.states[0], chain.states[last]
     most = max(state.size for state in chain.states)
-    rank = min(effort.rank, low.size, top.size)
     generator = torch.Generator("cpu").manual_seed(effort.seed)
-    draw = torch.randn(top.size, rank, generator=generator, dtype=torch.float64).numpy()
-    left = right = np.linalg.qr(draw)[0]
-    logs = before = np.full(rank, math.nan)
     try:
-        for done in range(effort.iterations):
-            effort.check(done, effort.iterations)
-            right = np.linalg.qr(_applied(chain, left, last, 0)[0])[0]
-            out, scale = _applied(chain, right, 0, last)
-            left = np.linalg.qr(out)[0]
-            with np.errstate(divide="ignore"):
-                before, logs = logs, np.log(np.linalg.svd(out, compute_uv=False)) + scale
+        logs, right, change = subspace(chain, effort, generator)
         moments = _moments(chain, right, effort, generator)
     except (RuntimeError, np.linalg.LinAlgError) as error:
         line = str(error).partition("\n")[0]
         why = f"a state has {most} numbers, more than {effort.exact}, and cannot be pushed forward"
         found.missing = dict.fromkeys(_NAMES, f"{why}: {line}")
         return
-    half = max(rank // 2, 1)
-    with np.errstate(invalid="ignore"):
-        change = float(np.max(np.abs(logs - before)[:half]))
+    rank = len(logs)
     found.vectors["log_singular_values"] = {rows[0]: logs}
     found.put("effective_rank_participation", rows[0], moments.participation)
     found.put("stable_rank", rows[0], math.exp(moments.log_square - 2 * logs[0]))

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from depthgauge.instruments.jacobians import narrow
-from depthgauge.instruments.leading import leading
+from depthgauge.instruments.leading import leading, subspace
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
@@ -86,11 +86,11 @@ def blocks(subject: Subject, effort: Effort) -> Found:
     found = Found()
     with _followed(subject, effort) as (chain, chosen, words):
         most = max(state.size for state in chain.states)
-        why = narrow(chain)
-        if most > effort.exact:
-            why = why or f"a state has {most} numbers, more than {effort.exact}"
-        if why:
+        if why := narrow(chain):
             found.missing = dict.fromkeys(BLOCKS, why)
+            return found
+        if most > effort.exact:
+            _leading_of_blocks(chain, subject.rows, effort, found)
             return found
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
@@ -104,6 +104,38 @@ def blocks(subject: Subject, effort: Effort) -> Found:
             vectors[row] = np.asarray(np.log(each).mean(axis=0), dtype=np.float64)
     found.notes["blocks"] = {"examples": words or len(chosen)}
     return found
+
+
+def _leading_of_blocks(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> None:
+    """The leading singular values of each block that is too wide to follow as a whole."""
+    generator, changes = torch.Generator("cpu").manual_seed(effort.seed), []
+    logs: dict[int, FloatArray] = {}
+    most = max(state.size for state in chain.states)
+    try:
+        for k in range(1, len(chain) + 1):
+            effort.check(k - 1, len(chain))
+            block = Chain(chain.states[k - 1 : k + 1], chain.total)
+            logs[rows[k]], _, change = subspace(block, effort, generator)
+            changes.append(change)
+    except (RuntimeError, np.linalg.LinAlgError) as error:
+        line = str(error).partition("\n")[0]
+        why = f"a state has {most} numbers, more than {effort.exact}, and cannot be pushed forward"
+        found.missing = dict.fromkeys(BLOCKS, f"{why}: {line}")
+        return
+    for row, found_there in logs.items():
+        found.put("block_gain", row, math.exp(found_there[0]))
+    found.vectors["block_log_singular_values"] = dict(logs)
+    rank = max(map(len, logs.values()))
+    found.missing["block_loss"] = (
+        f"a state has {most} numbers, more than {effort.exact}; only the {rank} leading directions "
+        f"of a block are followed"
+    )
+    found.notes["blocks"] = {
+        "examples": 1,
+        "directions": rank,
+        "iterations": effort.iterations,
+        "largest_change_of_a_logarithm": max(changes),
+    }
 
 
 def _values(columns: FloatArray) -> FloatArray:

@@ -7,6 +7,7 @@ the profile, with the reason for every quantity that it could not take.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -57,6 +58,7 @@ class Effort:
     budget: float | None = None
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
+    deadline: float | None = field(default=None, repr=False, compare=False)  # seconds of a share
 
     def __post_init__(self) -> None:
         for name in ("probes", "examples", "sites", "exact", "rank", "iterations", "branches"):
@@ -84,13 +86,22 @@ class Effort:
 
     @property
     def spent(self) -> bool:
-        return self.budget is not None and time.perf_counter() - self.began > self.budget
+        end = self.budget if self.deadline is None else self.deadline
+        return end is not None and time.perf_counter() - self.began > end
+
+    def share(self, parts: int) -> Effort:
+        """The effort of the next of so many parts that are left: no part starves those after it."""
+        if self.budget is None:
+            return self
+        gone = time.perf_counter() - self.began
+        return dataclasses.replace(self, deadline=gone + (self.budget - gone) / parts)
 
     def check(self, done: int, total: int) -> None:
         """Raises BudgetSpentError when the time is over, ``done`` of ``total`` blocks behind."""
         if self.spent:
             raise BudgetSpentError(
-                f"the budget of {self.budget:g} seconds was spent after {done} of {total} blocks"
+                f"its share of the budget of {self.budget:g} seconds was spent after {done} of "
+                f"{total} blocks"
             )
 
 
