@@ -6,7 +6,7 @@ Index legend: ``D`` steps, states ``h_0 ... h_D`` in forward order; ``J_(i->k) =
     pull   u -> J_(i->k)^T u      one backward pass through that part of the depth alone
     push   v -> J_(i->k) v        by a backward pass through the backward pass
 
-Where paths lead around a state, ``J`` counts those that run through it.
+``J_(i->k)`` is of all paths from one state to the other in the graph, also around states between.
 """
 
 from __future__ import annotations
