@@ -15,6 +15,9 @@ __all__ = ["GRAFTED", "Call", "Graph", "Ref", "Value", "common_path"]
 
 #: ``Value.item`` of what was found along autograd's graph, without arguments.
 GRAFTED: Final = -2
+_NOWHERE: Final[tuple[int, ...]] = ()
+#: Kinds of value whose parameters are weights, if they are not the first input.
+_LAYERS: Final = frozenset(("weights", "norm"))
 
 
 class Ref(int):
@@ -86,19 +89,27 @@ class Graph:
     def flow(self) -> list[tuple[int, ...]]:
         """For each value the inputs that a gradient reaches through it, in order, each once.
 
-        Where gradients were switched off, the inputs that carry the value. One list that grows with
-        the values.
+        Where gradients were switched off, the inputs that carry the value. A layer's own weights
+        are left out: no path begins there. One list that grows with the values.
         """
         values, out = self.values, self._flow
         if len(out) == len(values):
             return out
         for value in values[len(out) :]:
-            if not value.floating or value.kind == "cut" or not (value.grad or value.blind):
-                out.append(())
+            inputs, blind = value.inputs, value.blind
+            if not inputs or not value.floating or value.kind == "cut" or not (value.grad or blind):
+                out.append(_NOWHERE)
                 continue
-            inputs = (values[i] for i in dict.fromkeys(value.inputs))
-            blind = value.blind
-            out.append(tuple(v.index for v in inputs if v.floating and (v.grad or blind)))
+            layer = value.kind in _LAYERS
+            found = []
+            for i in inputs:
+                v = values[i]
+                if (
+                    v.floating and (v.grad or blind) and i not in found
+                    and not (layer and v.kind == "parameter" and i != inputs[0])
+                ):  # fmt: skip
+                    found.append(i)
+            out.append(tuple(found))
         return out
 
     @cached_property
@@ -123,14 +134,13 @@ class Graph:
 
     def ancestors(self, roots: Iterable[int], low: int = -1) -> set[int]:
         """The roots and all they were computed from, as far down as value ``low`` (inclusive)."""
-        found: set[int] = set()
-        flow, todo = self.flow, [i for i in roots if i >= low]
+        found = {i for i in roots if i >= low}
+        flow, todo = self.flow, list(found)
         while todo:
-            if (i := todo.pop()) not in found:
-                found.add(i)
-                for j in flow[i]:
-                    if j >= low:
-                        todo.append(j)
+            for j in flow[todo.pop()]:
+                if j >= low and j not in found:
+                    found.add(j)
+                    todo.append(j)
         return found
 
     @cached_property

@@ -72,8 +72,8 @@ def measure_module(
     with quiet():
         found = _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
         given = Given(model, batch, loss, seeds[0], *aims)
-        group = subjects(given, found.passed, found.analysis, found.rows)
-        return deepened(found.profile, [group], quantities, effort)
+        groups = (subjects(given, found.passed, found.analysis, found.rows) for _ in seeds)
+        return deepened(found.profile, groups, quantities, effort)
 
 
 def followed(

@@ -86,7 +86,7 @@ def _injected(roles: Roles, sums: Collection[int]) -> set[int]:
     met: Counter[int] = Counter()
     for i in sums:
         roots = set()
-        for node, _ in _flat(roles, i, []):
+        for node, _ in _flat(roles, i)[0]:
             back = chain(roles, node)
             bare = [t for t in back if t in places and t != i]
             last = min(back)
@@ -102,8 +102,7 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
     is."""
     if roles.values[i].kind == "cell":
         return _cell(roles, i)
-    absorbed: list[int] = []
-    terms = _flat(roles, i, absorbed)
+    terms, absorbed = _flat(roles, i)
     terms = list(dict(reversed(terms)).items())[::-1] if terms else []
     if len(terms) < 2:
         return None
@@ -204,12 +203,15 @@ def _cell(roles: Roles, i: int) -> Merge | None:
     return Merge(i, max(read, default=state), state, "gated", ((i,),))
 
 
-def _flat(roles: Roles, i: int, absorbed: list[int]) -> list[tuple[int, str]]:
-    """The terms of a sum, those of sums that are used nowhere else in their place.
+def _flat(roles: Roles, i: int) -> tuple[list[tuple[int, str]], list[int]]:
+    """The terms of a sum, those of sums that are used nowhere else in their place; and these sums.
 
     What a module that was called adds up is one term: a mixture of experts is one branch.
     """
+    if (known := roles.flat.get(i)) is not None:
+        return known
     out: list[tuple[int, str]] = []
+    absorbed: list[int] = []
     todo = roles.terms(i)[::-1]
     sums = roles.sums
     while todo and len(out) < 256:
@@ -225,7 +227,8 @@ def _flat(roles: Roles, i: int, absorbed: list[int]) -> list[tuple[int, str]]:
             todo += [(j, worst(through, kind)) for j, kind in reversed(roles.terms(at))]
         else:
             out.append((node, kind))
-    return out
+    roles.flat[i] = out, absorbed
+    return out, absorbed
 
 
 def _used_once(roles: Roles, i: int) -> bool:
@@ -263,22 +266,26 @@ def reach(roles: Roles, term: int, low: int) -> dict[int, int]:
 
     A state says whether weights (1) and a nonlinearity (2) lie on the path, that value excluded.
     """
-    found: dict[int, int] = {}
+    known = roles.reaches.get((term, low))
+    if known is not None:
+        return known
+    found: dict[int, int] = {term: FREE}
     todo = [(term, 0)]
-    flow, known, weight = roles.flow, roles.weight, roles.weights
+    flow, weights = roles.flow, roles.weights
     while todo:
         i, state = todo.pop()
-        seen, bit = found.get(i, 0), 1 << state
-        if seen & bit:
-            continue
-        found[i] = seen | bit
         below = flow[i]
         if below:
-            own = weight.get(i)
-            state |= known(i) if own is None else own
+            own = weights.get(i)
+            state |= roles.weight(i) if own is None else own
+            bit = 1 << state
             for j in below:
                 if j >= low:
-                    todo.append((j, state))
+                    seen = found.get(j, 0)
+                    if not seen & bit:
+                        found[j] = seen | bit
+                        todo.append((j, state))
+    roles.reaches[term, low] = found
     return found
 
 

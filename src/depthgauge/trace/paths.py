@@ -32,23 +32,26 @@ def states(roles: Roles, source: int, end: int) -> list[int]:
     below = roles.graph.ancestors([end], source)
     if source not in below:
         return []
-    draw = random.Random(0).randrange
+    draw = random.Random(0).getrandbits
     order = sorted(below)
-    forward, weights = {source: 1}, {}
+    forward = {source: 1}
+    edges: list[tuple[int, list[tuple[int, int]]]] = []
     for i in order[1:]:
-        total = 0
-        for j in flow[i]:
-            if j in forward:
-                weights[j, i] = draw(1, PRIME)
-                total += forward[j] * weights[j, i]
-        if total:
-            forward[i] = total % PRIME
+        inputs = [j for j in flow[i] if j in forward]
+        if not inputs:
+            continue
+        if len(inputs) == 1:  # a weight on an only edge decides nothing
+            weighted = [(inputs[0], 1)]
+            forward[i] = forward[inputs[0]]
+        else:
+            weighted = [(j, draw(60) + 1) for j in inputs]
+            forward[i] = sum(forward[j] * weight for j, weight in weighted) % PRIME
+        edges.append((i, weighted))
     backward = dict.fromkeys(order, 0) | {end: 1}
-    for i in reversed(order):
+    for i, weighted in reversed(edges):
         if back := backward[i]:
-            for j in flow[i]:
-                if (j, i) in weights:
-                    backward[j] = (backward[j] + back * weights[j, i]) % PRIME
+            for j, weight in weighted:
+                backward[j] = (backward[j] + back * weight) % PRIME
     whole = forward.get(end, 0)
     return [i for i in order if i in forward and forward[i] * backward[i] % PRIME == whole]
 

@@ -44,6 +44,7 @@ from depthgauge.trace.blocks import (
     Unsayable,
     carried,
     filled,
+    first,
     known,
     option_of,
     scaled,
@@ -146,21 +147,23 @@ class _Region:
         self.before, self.after, self.foreign = before, after, foreign
         self.opaque: list[tuple[str, str]] = []
         self.inside = self._between()
-        self.width, self.axis = self._state_width()
         self._memo: dict[int, Value] = {}
         self._hidden: dict[int, tuple[str, set[int]]] = {}  # opaque value -> name, what it hides
         self._uses: Counter[str] = Counter()
 
     def _between(self) -> set[int]:
         """The values that ``after`` was computed from, down to the state and the foreign ones."""
-        found: set[int] = set()
-        todo = [self.after]
+        values, before, initial, foreign = self.values, self.before, self.initial, self.foreign
+        ends = {before, initial, *foreign}
+        found = {self.after} - ends
+        todo = list(found)
         while todo:
-            i = todo.pop()
-            if i in found or i in (self.before, self.initial) or i in self.foreign:
-                continue
-            found.add(i)
-            todo += [j for j in self.values[i].inputs if self._carries(j)]
+            for j in values[todo.pop()].inputs:
+                if j > before and j not in found and j not in ends:
+                    value = values[j]
+                    if value.data and value.floating:
+                        found.add(j)
+                        todo.append(j)
         return found
 
     @cached_property
@@ -172,14 +175,20 @@ class _Region:
         value = self.values[i]
         return value.data and value.floating and (i >= self.before or i == self.initial)
 
-    def _state_width(self) -> tuple[int, int]:
+    @property
+    def width(self) -> int:
+        shape = self.values[self.before].shape
+        return shape[self.axis] if shape else 1
+
+    @cached_property
+    def axis(self) -> int:
+        """The state's axis of channels."""
         shape = self.values[self.before].shape
         images = any(
             self.values[i].name.startswith("conv") and len(self.values[i].shape) == 4
             for i in self.inside
         )
-        axis = 1 if images and len(shape) == 4 else len(shape) - 1
-        return (shape[axis] if shape else 1), axis
+        return 1 if images and len(shape) == 4 else len(shape) - 1
 
     def key(self) -> object:
         """Equal for regions that read alike: functions, arguments, sizes, how they hang together,
@@ -187,30 +196,28 @@ class _Region:
         order = sorted(self.inside)
         places = {i: k for k, i in enumerate(order)}
         learned: dict[int, int] = {}
-        rows = []
         values, calls = self.values, self.roles.graph.calls
+        row: list[object] = [values[self.before].shape, len(self.branches)]
         for i in order:
             value = values[i]
-            inputs: list[object] = []
+            row += (value.name, value.shape, value.item, calls[value.call].type, len(value.inputs))
             for j in value.inputs:
-                if j in places:
-                    inputs.append(places[j])
+                if (place := places.get(j)) is not None:
+                    row.append(place)
                 elif j == self.before or j == self.initial:
-                    inputs.append(-1 if j == self.before else -2)
+                    row.append(-1 if j == self.before else -2)
                 elif values[j].data:
-                    inputs.append(self.foreign.get(j, j))
+                    row.append(self.foreign.get(j, j))
                 else:
-                    inputs.append(learned.setdefault(j, len(learned)))
-                    inputs.append(self._begins(value, j))
+                    row += (learned.setdefault(j, len(learned)), self._begins(value, j))
             # Numbers of values differ from region to region; how they hang together is above.
-            arguments = tuple(map(_unnumbered, value.args))
-            options = tuple((k, _unnumbered(a)) for k, a in value.options.items())
-            kind = calls[value.call].type
-            rows.append(
-                (value.name, tuple(inputs), value.shape, value.item, arguments, options, kind)
-            )
+            row.append(len(value.args))
+            for a in value.args:
+                row.append(_unnumbered(a) if type(a) in _COMPOUND else a)
+            for k, a in value.options.items():
+                row += (k, _unnumbered(a))
         try:
-            key = (self.values[self.before].shape, len(self.branches), tuple(rows))
+            key = tuple(row)
             hash(key)
         except TypeError:  # an argument that cannot be compared
             return object()
@@ -225,7 +232,7 @@ class _Region:
         tensor = self.tensor(learned)
         if tensor is None:
             return shape
-        return float(tensor.detach().reshape(-1)[0]) if value.kind == "norm" else uniform(tensor)
+        return first(tensor) if value.kind == "norm" else uniform(tensor)
 
     # ------------------------------------------------------------------------- the block
 
@@ -629,6 +636,9 @@ class _Region:
 
 
 # ------------------------------------------------------------------------------- helpers
+
+
+_COMPOUND: Final = (Ref, tuple, slice)
 
 
 def _unnumbered(argument: Any) -> Any:

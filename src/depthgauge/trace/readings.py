@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 
 from depthgauge.instruments import correlation, gates, rivers
@@ -106,7 +107,8 @@ class Readings:
         self.composites: dict[int, tuple[str, dict[str, Any]] | None] = {}
         self.own = 0.0
         self.examples = 1  # in the batch
-        self._hooked: set[int] = set()
+        #: Where on autograd's graph the gradients that are read come by, by value.
+        self.edges: dict[int, GradientEdge | Tensor] = {}
         self._merged = False  # whether a merge was met
         #: Values just made, with their tensors and versions: held until the next merge.
         self._recent: dict[int, tuple[Tensor, int]] = {}
@@ -287,8 +289,9 @@ class Readings:
                 return
             self.states[index] = numbers(x, self._state, self.examples)
         # What was made without gradients may have one now: the output of a checkpoint.
-        if self._gradient and x.requires_grad and index not in self._hooked:
-            self._hooked.add(index)
+        if self._gradient and x.requires_grad and index not in self.edges:
+            node = x.grad_fn
+            self.edges[index] = x if node is None else GradientEdge(node, x.output_nr)
             x.register_hook(  # type: ignore[no-untyped-call]
                 lambda g: self._back(index, g)
             )
@@ -320,7 +323,8 @@ class Readings:
         return _named(("rms", "ratio", "cosine"), self.branches.get(index))
 
     def finish(self) -> None:
-        """Fetch what stayed on a device, all in one transfer."""
+        """Let autograd's graph go, and fetch what stayed on a device, all in one transfer."""
+        self.edges.clear()
         held = [
             (table, key)
             for table in (self.states, self.gradients, self.branches)

@@ -52,6 +52,8 @@ class Roles:
         self._layers: dict[int, int] = {}
         self._back: dict[int, tuple[Step, ...]] = {}
         self.chains: dict[int, dict[int, str]] = {}  # filled by ``merges.chain``
+        self.reaches: dict[tuple[int, int], dict[int, int]] = {}  # filled by ``merges.reach``
+        self.flat: dict[int, tuple[list[tuple[int, str]], list[int]]] = {}  # by ``merges.find``
 
     @property
     def flow(self) -> list[tuple[int, ...]]:
@@ -62,9 +64,9 @@ class Roles:
     def layers(self, i: int) -> int:
         """Weight layers in series that value ``i`` adds; attention counts its two products with
         queries and keys as two, so that with values and output it has four, as Fixup counts."""
-        if i not in self._layers:
-            self._layers[i] = self._count(self.values[i])
-        return self._layers[i]
+        if (found := self._layers.get(i)) is None:
+            found = self._layers[i] = self._count(self.values[i])
+        return found
 
     def _count(self, value: Value) -> int:
         match value.kind:
@@ -112,9 +114,10 @@ class Roles:
             return True
         if value.name in ("multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu"):
             return True
-        several = len(self.moving(value.inputs)) > 1
+        if value.kind not in ("product", "contract"):
+            return False
         squared = value.kind == "product" and len(value.inputs) != len(set(value.inputs))
-        return value.kind in ("product", "contract") and (several or squared)
+        return squared or len(self.moving(value.inputs)) > 1
 
     def weight(self, i: int) -> int:
         """What lies on a path through value ``i``: a weight layer or mixing (1), a bend (2)."""

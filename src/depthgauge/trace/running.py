@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
@@ -378,17 +380,22 @@ def _backward(
         no_backward = "the output does not depend on any tensor that a gradient could reach"
         missing = [name for name, _ in parameters]
     else:
-        given = [p for _, p in parameters]
-        clock = perf_counter()
+        blind = any(value.blind for value in graph.values)
+        below = None if blind else _survey(total, readings.edges)
         try:
-            gradients = _gradients(total, [found.anchor, *given], graph)
+            if below is not None and below.first and not below.own:
+                reached = below.leaves
+                clock = perf_counter()
+                torch.autograd.grad(total, below.first, allow_unused=True)
+            else:
+                clock = perf_counter()
+                reached = _whole(total, found.anchor, parameters, blind)
         except (Exception, SystemExit) as error:
             raise ModelError(
                 f"the backward pass raised {type(error).__name__}: {_one_line(error)}"
             ) from error
-        missing = [n for (n, _), g in zip(parameters, gradients[1:], strict=True) if g is None]
         theirs += perf_counter() - clock - readings.own
-        del gradients
+        missing = [name for name, p in parameters if id(p) not in reached]
     readings.finish()
     return Pass(
         graph,
@@ -404,11 +411,63 @@ def _backward(
     )
 
 
-def _gradients(total: Tensor, leaves: list[Tensor], graph: Graph) -> list[Tensor | None]:
-    """Gradients of ``total``, written to no tensor's ``.grad``."""
-    if any(value.blind for value in graph.values):
-        return gradients(total, leaves)
-    return list(torch.autograd.grad(total, leaves, allow_unused=True))
+@dataclass
+class _Below:
+    """Autograd's graph below a number: the ids of its leaves, of the states that were read those
+    with none below them, and whether functions of the user's own stand in it."""
+
+    leaves: set[int]
+    first: list[GradientEdge | Tensor]
+    own: bool
+
+
+def _survey(total: Tensor, read: Mapping[int, GradientEdge | Tensor]) -> _Below:
+    """What a backward pass will meet; ``read`` are the states whose gradients are wanted.
+
+    The gradient at the first of them needs that of all others, and of no weight: a backward pass
+    to there costs about half of one that a step needs.
+    """
+    at: dict[Any, list[GradientEdge | Tensor]] = {}
+    for edge in read.values():
+        at.setdefault(id(edge) if isinstance(edge, Tensor) else edge.node, []).append(edge)
+    below: dict[Any, list[Any]] = {}
+    met: dict[Any, bool] = {}  # whether a state that was read stands at a node or below it
+    found = _Below(set(), [], False)
+    todo: list[Any] = [total.grad_fn]
+    while todo:
+        node = todo[-1]
+        if (inputs := below.get(node)) is None:
+            inputs = below[node] = [n for n, _ in node.next_functions if n is not None]
+            if fresh := [n for n in inputs if n not in below]:
+                todo += fresh
+                continue
+        todo.pop()
+        if node not in met:
+            states = at.get(node, _NONE)
+            if not inputs and (leaf := getattr(node, "variable", None)) is not None:
+                found.leaves.add(id(leaf))
+                states = at.get(id(leaf), states)
+            met[node] = any([met[n] for n in inputs])
+            if states and not met[node]:
+                found.first += states
+                met[node] = True
+    found.own = any(issubclass(kind, BackwardCFunction) for kind in set(map(type, below)))
+    return found
+
+
+_NONE: Final[tuple[GradientEdge | Tensor, ...]] = ()
+
+
+def _whole(
+    total: Tensor, anchor: Tensor, parameters: Sequence[tuple[str, Tensor]], blind: bool
+) -> set[int]:
+    """A backward pass through everything; the ids of the parameters that a gradient reached."""
+    leaves = [anchor, *(p for _, p in parameters)]
+    if blind:
+        each = gradients(total, leaves)
+    else:
+        each = list(torch.autograd.grad(total, leaves, allow_unused=True))
+    return {id(leaf) for leaf, g in zip(leaves, each, strict=True) if g is not None}
 
 
 def gradients(total: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:

@@ -191,25 +191,27 @@ def region(
     another stream.
     """
     flow = roles.flow
-    below: set[int] = set()
-    todo = [i for i in terms if i >= root]
+    below = {i for i in terms if i >= root}
+    todo = list(below)
+    leaves: set[int] = set()
     while todo:
         i = todo.pop()
-        if i not in below:
-            below.add(i)
-            if i not in stops or i in terms:
-                for j in flow[i]:
-                    if j >= root and j not in below:
-                        todo.append(j)
-    leaves = {i for i in below if i in stops and i != own}
+        if i in stops:
+            if i != own:
+                leaves.add(i)
+            if i not in terms:
+                continue
+        for j in flow[i]:
+            if j >= root and j not in below:
+                below.add(j)
+                todo.append(j)
     found = {root, *leaves}
     for i in sorted(below):
-        if i not in found:
-            for j in flow[i]:
-                if j in found:
-                    found.add(i)
-                    break
-    return {i for i in found if i != root and (i not in leaves or i in terms)}
+        if not found.isdisjoint(flow[i]):
+            found.add(i)
+    found -= leaves.difference(terms)
+    found.discard(root)
+    return found
 
 
 # ------------------------------------------------------------------------------- linking
@@ -224,20 +226,22 @@ def _linked(roles: Roles, outer: Sequence[Merge]) -> list[tuple[int, list[Merge]
     at = {merge.value: merge for merge in outer}
     sources: list[int] = []
     rows: list[list[Merge]] = []
+    nothing = frozenset[int]()
     known: list[frozenset[int]] = []
-    origins = _origins(roles)
+    origins: list[frozenset[int]] = []  # found where two tensors are first joined
     begun: dict[int, int] = {}  # the source of a stream, or where two were joined -> its number
     for i, below in enumerate(roles.flow):
         if (merge := at.get(i)) is None:
+            if len(below) < 2:
+                known.append(known[below[0]] if below else nothing)
+                continue
             sets = {known[j] for j in below if known[j]}
-            own = sets.pop() if len(sets) == 1 else frozenset().union(*sets)
+            own = sets.pop() if len(sets) == 1 else nothing.union(*sets)
             # Beside other data of the batch (words after an image) a stream becomes a new one.
-            if (
-                own
-                and roles.values[i].kind == "join"
-                and _foreign(origins, below, known, own, sources)
-            ):
-                own = frozenset((-1 - i,))
+            if own and roles.values[i].kind == "join":
+                origins = origins or _origins(roles)
+                if _foreign(origins, below, known, own, sources):
+                    own = frozenset((-1 - i,))
             known.append(own)
             continue
         number = _number(roles, merge, known, rows, begun)
@@ -330,13 +334,14 @@ def _link(
     for k, terms in enumerate(merge.branches):
         begin = merge.start(k) if merge.starts and merge.starts[k] != merge.root else start
         inside = region(roles, begin, terms, stops, merge.value)
-        flags = _flags(roles, inside, begin, terms)
+        order = sorted(inside)
+        flags = _flags(roles, order, begin, terms)
         inner = sum(m.value in inside for m in nested) + (len(terms) > 1)
         if normed:
             flags = ordered((*flags, "stream"))
-        depths = _depths(roles, inside, begin)
+        depths = _depths(roles, order, begin)
         m = max(depths.get(term, 0) for term in terms)
-        paths.append(Branch(terms, m, flags, inner, _path(roles, inside, merge)))
+        paths.append(Branch(terms, m, flags, inner, _path(roles, order, merge)))
     return Link(
         merge,
         tuple(paths),
@@ -447,11 +452,11 @@ def _goes_on(roles: Roles, i: int, user: int) -> bool:
     return value.kind in ("act", "shape", "drop") or number
 
 
-def _depths(roles: Roles, place: set[int], start: int) -> dict[int, int]:
+def _depths(roles: Roles, place: Sequence[int], start: int) -> dict[int, int]:
     """The most weight layers in series from the start to each value of a region."""
     depths = {start: 0}
     flow, layers = roles.flow, roles.layers
-    for i in sorted(place):
+    for i in place:
         below = 0
         for j in flow[i]:
             if depths.get(j, 0) > below:
@@ -460,36 +465,45 @@ def _depths(roles: Roles, place: set[int], start: int) -> dict[int, int]:
     return depths
 
 
-def _flags(roles: Roles, place: set[int], start: int, terms: Sequence[int]) -> tuple[str, ...]:
+def _flags(
+    roles: Roles, place: Sequence[int], start: int, terms: Sequence[int]
+) -> tuple[str, ...]:
     """Norms before, between and after the weight layers of a branch.
 
     Without a weight layer, before and after what mixes positions. Norms of another stream, on the
     way to attention that reads it, are not the branch's.
     """
-    own, order, flow = {start}, list[int](), roles.flow
-    for i in sorted(place):
-        if not own.isdisjoint(flow[i]):
+    flow, layers = roles.flow, roles.layers
+    layered = any(map(layers, place))
+    weighs = layers if layered else roles.moves
+    own, order, heavy = {start}, list[int](), set[int]()
+    weighed: set[int] = set()  # below a weight layer
+    for i in place:
+        below = flow[i]
+        if not own.isdisjoint(below):
             own.add(i)
             order.append(i)
-    layered = any(map(roles.layers, place))
-    weighs = roles.layers if layered else roles.moves
-    heavy = {i for i in order if weighs(i)}
-    weighed: set[int] = set()  # below a weight layer
-    for i in order:
-        if i in heavy or not weighed.isdisjoint(flow[i]):
-            weighed.add(i)
+            if weighs(i):
+                heavy.add(i)
+                weighed.add(i)
+            elif not weighed.isdisjoint(below):
+                weighed.add(i)
     flags: set[str] = set()
-    todo = [(i, False) for i in terms if i in own]
-    seen: set[tuple[int, bool]] = set()
-    while todo:
-        i, covered = todo.pop()
-        if (i, covered) in seen:
+    own.discard(start)
+    # Bits: 1 where a path to a term meets no weight layer, 2 where one meets one.
+    seen = {i: 1 for i in terms if i in own}
+    for i in reversed(order):
+        if not (paths := seen.get(i, 0)):
             continue
-        seen.add((i, covered))
         if roles.norm_of(i) is not None and not _shares(roles, i):
-            flags.add("in" if i not in weighed else "inner" if covered else "out")
-        covered = covered or i in heavy
-        todo += [(j, covered) for j in flow[i] if j in own and j != start]
+            if i not in weighed:
+                flags.add("in")
+            else:
+                flags.update(word for bit, word in ((1, "out"), (2, "inner")) if paths & bit)
+        down = 2 if i in heavy else paths
+        for j in flow[i]:
+            if j in own:
+                seen[j] = seen.get(j, 0) | down
     return ordered(flags)
 
 
@@ -530,11 +544,11 @@ def _size(roles: Roles, i: int) -> int:
 # --------------------------------------------------------------------------------- names
 
 
-def _path(roles: Roles, place: set[int], merge: Merge) -> str:
+def _path(roles: Roles, place: Sequence[int], merge: Merge) -> str:
     """The smallest module that holds a branch's weight layers; where that is the module of the
     merge itself, the branch's last layer."""
     own = roles.graph.path(merge.value)
-    paths = [roles.graph.path(i) for i in sorted(place) if roles.moves(i)]
+    paths = [roles.graph.path(i) for i in place if roles.moves(i)]
     if not paths:
         return own
     common = common_path(paths)

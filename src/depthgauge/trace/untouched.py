@@ -9,7 +9,7 @@ first write, by the recorder that sees it coming.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -23,6 +23,8 @@ from depthgauge.trace.inventory import Inventory
 __all__ = ["untouched"]
 
 _CONTAINERS: Final = (dict, list, set, deque, bytearray)
+#: What holds nothing that can be written to, as most attributes of modules do.
+_PLAIN: Final = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
 #: Tables of every module that a forward pass might fill.
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -47,7 +49,8 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     loose: list[Any] = []
     for now in others:
         for part in now.values():
-            _keep(part, containers, loose)
+            if type(part) not in _PLAIN:
+                _keep(part, containers, loose)
     flags = [(p, p.requires_grad) for _, p in held.parameters]
     tensors = [b for _, b in held.buffers]
     tensors += [part for part in loose if isinstance(part, Tensor)]
@@ -65,7 +68,8 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
                 now.update(zip(keys, values, strict=True))
         _empty_what_was_empty(own, containers)
         for container, content in containers:
-            _refill(container, content)
+            if content is not None or container:
+                _refill(container, content)
         for parameter, wanted in flags:
             if parameter.requires_grad is not wanted and parameter.is_leaf:
                 parameter.requires_grad_(wanted)
@@ -126,7 +130,9 @@ def _state(part: Any) -> tuple[Callable[[Any], None], Any]:
 def _keep(part: Any, kept: list[tuple[Any, Any]], loose: list[Any], depth: int = 0) -> None:
     """Copies of a container and of those in it, and what else in them can be written to: tensors
     that are no parameters, arrays, generators."""
-    if isinstance(part, Tensor):
+    if type(part) in (dict, OrderedDict, set) and not part:  # most tables of a module
+        kept.append((part, None))
+    elif isinstance(part, Tensor):
         if not isinstance(part, nn.Parameter):
             loose.append(part)
     elif isinstance(part, np.ndarray) or _draws(part):
