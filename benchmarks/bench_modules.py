@@ -138,7 +138,9 @@ def main() -> int:
             "of all parameters. float32, one torch thread. A model has a process of its own, in "
             "which the kinds of pass run by turns; a round is one pass of each (three of the first "
             "model), after one that is not counted. `overhead` is what the measurement says of "
-            "itself, in each of its passes. A ratio is to stay below its bar.",
+            "itself, in each of its passes: over the model's own work in it. `measure` computes "
+            "no gradient of a weight, which a plain pass, like a training step, does. A ratio is "
+            "to stay below its bar.",
             table(
                 ["model", "instruments", "plain ms", "measure ms", "ratio", "bar", "overhead"],
                 rows,

@@ -208,9 +208,9 @@ def test_an_expert_without_tokens_is_no_crash() -> None:
 
 def test_numbers_that_stay_on_a_device_are_the_same() -> None:
     """The way of a GPU, on the CPU: statistics as one tensor, fetched at the end."""
-    from depthgauge.trace import readings
+    from depthgauge.trace import reductions
 
     x = torch.randn(1000, dtype=torch.float64)
     names = ("rms", "mean", "max", "nonfinite", "q01", "q50", "q99", "q999")
-    there, here = readings._on_device(x, names).tolist(), readings.numbers(x, names)
+    there, here = reductions._on_device(x, names).tolist(), reductions.numbers(x, names)
     assert there == pytest.approx(here, rel=1e-12)

@@ -57,9 +57,15 @@ class Region(Protocol):
     roles: Roles
     values: list[Traced]
     before: int
-    axis: int
-    width: int
     opaque: list[tuple[str, str]]
+
+    @property
+    def axis(self) -> int:
+        """The state's axis of channels."""
+        ...
+
+    @property
+    def width(self) -> int: ...
 
     def value(self, i: int) -> Value:
         """The language's node for value ``i``."""

@@ -193,7 +193,7 @@ _QUANTITY: Final = {key: name for name, key in PARTS.items()}
 # --------------------------------------------------------------------------------- sites
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Row:
     site: Site
     numbers: Mapping[tuple[str, str], float]  # by part and statistic
@@ -248,7 +248,8 @@ def _step(
             if i in readings.branches:
                 branch = _added(step.link, i)
                 site = Site(0, block, branch.path, "branch")
-                at.append((i, _Row(site, _branch(readings, i), ("branch", t, max(branch.terms)))))
+                key = ("branch", t, max(branch.terms))
+                at.append((i, _Row(site, readings.found("branch", i), key)))
     for i in analysis.tracks[t].inside:
         if i in between:
             at.append((i, _state(analysis, readings, i, block)))
@@ -278,8 +279,7 @@ def _state(
     """The state at value ``i``; ``track`` is the place of the stream that it is a state of."""
     at = readings.place(i)
     path = _place(analysis, i)
-    numbers = {("state", k): v for k, v in readings.state(at).items()}
-    numbers |= {("gradient", k): v for k, v in readings.gradient(at).items()}
+    numbers = readings.found("state", at) | readings.found("gradient", at)
     key = None if track is None else ("state", track, i)
     return _Row(Site(0, block, path, "state"), numbers, key)
 
@@ -306,10 +306,6 @@ def _activation(analysis: Analysis, readings: Readings, i: int, block: int) -> _
         path = f"{path}.{seen.kind}".lstrip(".")  # called as a function in this module
     numbers = {("gate", k): v for k, v in seen.statistics.items()}
     return _Row(Site(0, block, path, "activation"), numbers)
-
-
-def _branch(readings: Readings, i: int) -> dict[tuple[str, str], float]:
-    return {("branch", k): v for k, v in readings.branch(i).items()}
 
 
 def _loose(

@@ -9,8 +9,9 @@ it. On a device other than the CPU the numbers stay there until the end: one syn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -20,11 +21,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 
-from depthgauge.instruments import correlation, gates, rivers
+from depthgauge.instruments import gates, rivers
 from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.merges import local
+from depthgauge.trace.reductions import Numbers, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
 
 __all__ = ["Readings"]
@@ -57,11 +59,6 @@ _KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 
 #: Tensors held at once between two merges.
 _RECENT: Final = 12
-#: Elements that quantiles and derivatives are taken over, at most.
-SAMPLE: Final = 2**13
-_QUANTILES: Final = list(rivers.QUANTILES)
-
-Numbers = Sequence[float] | Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class _Fused:
     tensor: Tensor
 
 
-@dataclass
+@dataclass(slots=True)
 class Activation:
     """One activation: the value that it made, its name with options, its statistics."""
 
@@ -115,6 +112,14 @@ class Readings:
         self._alias: dict[int, int] = {}  # root of a skip -> the view of it that was read
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
+        self._parts = {
+            part: (table, [(part, name) for name in names])
+            for part, table, names in (
+                ("state", self.states, self._state),
+                ("gradient", self.gradients, self._gradient),
+                ("branch", self.branches, ("rms", "ratio", "cosine")),
+            )
+        }
         self._roles: Roles | None = None  # both from ``begin``
         self._graph: Graph | None = None
 
@@ -151,7 +156,7 @@ class Readings:
         first, second = factors
         stream, branch, own, added = (x, y, first, second) if skip == a else (y, x, second, first)
         self._carry(skip, root, kind, stream)
-        return _Sum(_branch(branch, stream, added, own) if self._branches else None)
+        return _Sum(of_branch(branch, stream, added, own) if self._branches else None)
 
     def _carry(self, skip: int, root: int, kind: str, stream: Tensor) -> None:
         """Read the state at the root of a skip: the term that enters the sum, if it is the root or
@@ -183,7 +188,7 @@ class Readings:
                 self._carry(skip, root, kind, seen.tensor)
                 if self._branches and seen.tensor.shape == out.shape:
                     rest = out.detach() - seen.tensor.detach()
-                    self.branches[value.index] = _branch(rest, seen.tensor, 1.0, 1.0)
+                    self.branches[value.index] = of_branch(rest, seen.tensor, 1.0, 1.0)
         self._read(value.index, out)
         self._recent.clear()
         self._recent[value.index] = (out, _version(out))
@@ -292,9 +297,7 @@ class Readings:
         if self._gradient and x.requires_grad and index not in self.edges:
             node = x.grad_fn
             self.edges[index] = x if node is None else GradientEdge(node, x.output_nr)
-            x.register_hook(  # type: ignore[no-untyped-call]
-                lambda g: self._back(index, g)
-            )
+            x.register_hook(partial(self._back, index))  # type: ignore[no-untyped-call]
 
     def _back(self, index: int, g: Tensor | None) -> None:
         if g is None:  # nothing came back along this path
@@ -313,14 +316,14 @@ class Readings:
         """The value at which the state of value ``index`` was read."""
         return index if index in self.states else self._alias.get(index, index)
 
-    def state(self, index: int) -> dict[str, float]:
-        return _named(self._state, self.states.get(index))
-
-    def gradient(self, index: int) -> dict[str, float]:
-        return _named(self._gradient, self.gradients.get(index))
-
-    def branch(self, index: int) -> dict[str, float]:
-        return _named(("rms", "ratio", "cosine"), self.branches.get(index))
+    def found(self, part: str, index: int) -> dict[tuple[str, str], float]:
+        """What was read of a ``"state"``, ``"gradient"`` or ``"branch"``, by part and statistic."""
+        table, keys = self._parts[part]
+        found = table.get(index)
+        if found is None:
+            return {}
+        assert not isinstance(found, Tensor)
+        return dict(zip(keys, found, strict=True))
 
     def finish(self) -> None:
         """Let autograd's graph go, and fetch what stayed on a device, all in one transfer."""
@@ -341,152 +344,6 @@ class Readings:
 
 def _version(x: Tensor) -> int:
     return 0 if x.is_inference() else x._version
-
-
-def _named(names: Iterable[str], found: Numbers | None) -> dict[str, float]:
-    if found is None:
-        return {}
-    assert not isinstance(found, Tensor)
-    return dict(zip(names, found, strict=True))
-
-
-def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
-    """The statistics of one tensor: a list, or on another device a tensor that stays there.
-
-    ``examples``: in the batch; the first axis of that length is theirs.
-
-    NumPy's kernels, on the tensor's own memory, take a third of PyTorch's time here. Quantiles are
-    those of at most ``SAMPLE`` elements, spread evenly.
-    """
-    flat = rivers.wide(x.detach()).reshape(-1)
-    if flat.device.type != "cpu":
-        return _on_device(x, names, examples)
-    a = flat.numpy()
-    out: list[float] = []
-    top = math.nan
-    ordered: dict[str, float] = {}
-    low = 1e-30 if a.itemsize == 4 else 1e-290  # below it squares lose digits
-    for name in names:
-        if name == "rms":
-            square = float(a.dot(a)) / a.size
-            out.append(math.sqrt(square) if low < square < math.inf else _rms(flat, a))
-        elif name == "max":
-            top = max(float(a.max()), -float(a.min()))
-            out.append(top)
-        elif name == "nonfinite":
-            top = max(float(a.max()), -float(a.min())) if top != top else top
-            out.append(0.0 if math.isfinite(top) else rivers.nonfinite(flat[None])[0])
-        elif name == "mean":
-            mean = flat.sum().item() / a.size
-            out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
-        elif name in correlation.STATISTICS:
-            out.append(_between(name, x, examples))
-        else:
-            ordered = ordered or _quantiles(sample(x, flat))
-            out.append(ordered[name])
-    return out
-
-
-def _between(name: str, x: Tensor, examples: int) -> float:
-    """The mean cosine between examples, or between the positions of each."""
-    axis = next((i for i, n in enumerate(x.shape[:-1]) if n == examples), None)
-    if axis is None or examples < 1:
-        return math.nan
-    x = rivers.wide(x.detach()).movedim(axis, 0)[None]
-    found = correlation.of_examples(x) if name == "correlation" else correlation.of_tokens(x)
-    return found[0]
-
-
-def _quantiles(x: Tensor) -> dict[str, float]:
-    places = rivers.places(x.numel(), rivers.QUANTILES.values())
-    ordered = np.sort(np.abs(x.numpy()))
-    return dict(zip(rivers.QUANTILES, ordered[places].tolist(), strict=True))
-
-
-def _rms(flat: Tensor, a: Any) -> float:
-    """Where squares have left the range: again, in a wider one or divided by the largest."""
-    if a.itemsize == 4:
-        wide = a.astype("float64")
-        square = float(wide.dot(wide)) / a.size
-        return math.sqrt(square)
-    return rivers.rms(flat[None])[0] if a.any() else 0.0
-
-
-def sample(x: Tensor, flat: Tensor) -> Tensor:
-    """At most ``SAMPLE`` elements of ``flat``, spread evenly and over all columns of ``x``."""
-    if flat.numel() <= SAMPLE:
-        return flat
-    stride = -(-flat.numel() // SAMPLE)
-    while math.gcd(stride, x.shape[-1]) > 1:
-        stride += 1
-    return flat[::stride]
-
-
-def _on_device(whole: Tensor, names: Sequence[str], examples: int = 1) -> Tensor:
-    x = rivers.wide(whole.detach()).reshape(-1)
-    single: dict[str, Callable[[Tensor], Tensor]] = {
-        "rms": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel()),
-        "mean": lambda x: x.mean(dtype=torch.float64),
-        "max": lambda x: x.abs().amax().double(),
-        "nonfinite": lambda x: 1 - x.isfinite().double().mean(),
-    }
-    ordered: Tensor | None = None
-    out = []
-    for name in names:
-        if name in single:
-            out.append(single[name](x))
-        elif name in correlation.STATISTICS:
-            out.append(x.new_tensor(_between(name, whole, examples), dtype=torch.float64))
-        else:
-            if ordered is None:
-                ordered = rivers.quantiles(sample(x, x)[None])[:, 0].double()
-            out.append(ordered[_QUANTILES.index(name)])
-    return torch.stack(out)
-
-
-def _branch(branch: Tensor, stream: Tensor, added: float, own: float) -> Numbers:
-    """RMS of the branch, its ratio to the stream's RMS, and the cosine between the two, each with
-    the factor that the sum gives it."""
-    found = _unscaled(branch, stream)
-    if added == 1 and own == 1:
-        return found
-    sign = math.copysign(1.0, added * own)
-    factors = [abs(added), abs(added / own) if own else math.inf, sign]
-    if isinstance(found, Tensor):
-        return found * found.new_tensor(factors)
-    return [x * f for x, f in zip(found, factors, strict=True)]
-
-
-def _unscaled(branch: Tensor, stream: Tensor) -> Numbers:
-    if branch.shape != stream.shape:
-        try:
-            branch, stream = torch.broadcast_tensors(  # type: ignore[no-untyped-call]
-                branch, stream
-            )
-        except RuntimeError:  # scattered into the stream, not added to all of it
-            return [math.nan] * 3
-    b = rivers.wide(branch.detach()).reshape(1, -1)
-    s = rivers.wide(stream.detach()).reshape(1, -1)
-    if b.dtype != s.dtype:
-        b, s = b.double(), s.double()
-    if b.device.type != "cpu":
-        b64, s64 = b[0].double(), s[0].double()
-        root = math.sqrt(b64.numel())
-        over, under = torch.linalg.vector_norm(b64), torch.linalg.vector_norm(s64)
-        return torch.stack([over / root, over / under, b64.dot(s64) / over / under])
-    x, y = b[0].numpy(), s[0].numpy()
-    upper, lower = float(x.dot(x)) / x.size, float(y.dot(y)) / x.size
-    low = 1e-30 if x.itemsize == 4 else 1e-290
-    if low < upper < math.inf and low < lower < math.inf:
-        upper, lower = math.sqrt(upper), math.sqrt(lower)
-        cosine = float(x.dot(y)) / x.size / (upper * lower)
-        return [upper, upper / lower, cosine]
-    ((upper,), (lower,)) = (numbers(t, ("rms",)) for t in (b, s))
-    ratio = upper / lower if lower else math.nan if not upper else math.inf
-    cosine = math.nan
-    if 0 < upper < math.inf and 0 < lower < math.inf:
-        cosine = ((b.double() / upper) * (s.double() / lower)).mean().item()
-    return [upper, ratio, cosine]
 
 
 def _dead(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:

@@ -130,6 +130,7 @@ class Recorder(TorchFunctionMode):
         self._paths = {id(module): path for path, module in inventory.modules}
         self._held = {id(buffer): (path, False) for path, buffer in inventory.buffers}
         self._held |= {id(parameter): (path, True) for path, parameter in inventory.parameters}
+        self._shapes: dict[torch.Size, tuple[int, ...]] = {}
         self._known: dict[int, int] = {}  # id of a parameter, buffer or input -> its value
         self._kept: list[Tensor] = []  # keeps those ids alive
         self._nodes: dict[Any, int] = {}  # autograd's node -> the value that it made
@@ -376,7 +377,7 @@ class Recorder(TorchFunctionMode):
             kind,
             inputs,
             self._here,
-            tuple(out.shape),
+            self._shape(out.shape),
             out.dtype in _FLOATING,
             out.requires_grad,
             data,
@@ -385,6 +386,10 @@ class Recorder(TorchFunctionMode):
         )
         values.append(value)
         return value
+
+    def _shape(self, size: torch.Size) -> tuple[int, ...]:
+        """One tuple for each size that is met."""
+        return self._shapes.get(size) or self._shapes.setdefault(size, tuple(size))
 
     def _spare(self, tensor: Tensor) -> None:
         """Keep what a parameter holds before it is written to, directly or by a view of it."""
@@ -482,7 +487,7 @@ class Recorder(TorchFunctionMode):
             number = len(self._values)
             value = Value(
                 number, path, "parameter" if leaf else "buffer", _EMPTY, self._here,
-                tuple(tensor.shape), tensor.dtype in _FLOATING, tensor.requires_grad, False, leaf,
+                self._shape(tensor.shape), tensor.dtype in _FLOATING, tensor.requires_grad, False, leaf,
                 False,
             )  # fmt: skip
             value.path = path

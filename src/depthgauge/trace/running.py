@@ -386,7 +386,7 @@ def _backward(
             if below is not None and below.first and not below.own:
                 reached = below.leaves
                 clock = perf_counter()
-                torch.autograd.grad(total, below.first, allow_unused=True)
+                torch.autograd.grad(total, below.first, allow_unused=True)  # type: ignore[arg-type]
             else:
                 clock = perf_counter()
                 reached = _whole(total, found.anchor, parameters, blind)
@@ -430,14 +430,14 @@ def _survey(total: Tensor, read: Mapping[int, GradientEdge | Tensor]) -> _Below:
     at: dict[Any, list[GradientEdge | Tensor]] = {}
     for edge in read.values():
         at.setdefault(id(edge) if isinstance(edge, Tensor) else edge.node, []).append(edge)
-    below: dict[Any, list[Any]] = {}
+    below: dict[Any, Sequence[Any]] = {}
     met: dict[Any, bool] = {}  # whether a state that was read stands at a node or below it
     found = _Below(set(), [], False)
     todo: list[Any] = [total.grad_fn]
     while todo:
         node = todo[-1]
         if (inputs := below.get(node)) is None:
-            inputs = below[node] = [n for n, _ in node.next_functions if n is not None]
+            inputs = below[node] = [n for n, _ in node.next_functions if n is not None] or _NONE
             if fresh := [n for n in inputs if n not in below]:
                 todo += fresh
                 continue
@@ -447,7 +447,7 @@ def _survey(total: Tensor, read: Mapping[int, GradientEdge | Tensor]) -> _Below:
             if not inputs and (leaf := getattr(node, "variable", None)) is not None:
                 found.leaves.add(id(leaf))
                 states = at.get(id(leaf), states)
-            met[node] = any([met[n] for n in inputs])
+            met[node] = any(met[n] for n in inputs)
             if states and not met[node]:
                 found.first += states
                 met[node] = True
@@ -455,7 +455,7 @@ def _survey(total: Tensor, read: Mapping[int, GradientEdge | Tensor]) -> _Below:
     return found
 
 
-_NONE: Final[tuple[GradientEdge | Tensor, ...]] = ()
+_NONE: Final[tuple[Any, ...]] = ()
 
 
 def _whole(

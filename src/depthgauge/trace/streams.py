@@ -465,9 +465,7 @@ def _depths(roles: Roles, place: Sequence[int], start: int) -> dict[int, int]:
     return depths
 
 
-def _flags(
-    roles: Roles, place: Sequence[int], start: int, terms: Sequence[int]
-) -> tuple[str, ...]:
+def _flags(roles: Roles, place: Sequence[int], start: int, terms: Sequence[int]) -> tuple[str, ...]:
     """Norms before, between and after the weight layers of a branch.
 
     Without a weight layer, before and after what mixes positions. Norms of another stream, on the

@@ -1,0 +1,185 @@
+"""What is read off one tensor and kept: numbers.
+
+On the CPU at once; on another device the numbers stay there, to be fetched together.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthgauge.instruments import correlation, rivers
+
+__all__ = ["SAMPLE", "Numbers", "numbers", "of_branch", "sample"]
+
+#: Elements that quantiles and derivatives are taken over, at most.
+SAMPLE: Final = 2**13
+_QUANTILES: Final = list(rivers.QUANTILES)
+_FEW: Final = 2**14
+
+Numbers = Sequence[float] | Tensor
+
+
+def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
+    """The statistics of one tensor: a list, or on another device a tensor that stays there.
+
+    ``examples``: in the batch; the first axis of that length is theirs.
+
+    NumPy's kernels, on the tensor's own memory, take a third of PyTorch's time here. Quantiles are
+    those of at most ``SAMPLE`` elements, spread evenly.
+    """
+    flat = rivers.wide(x.detach()).reshape(-1)
+    if flat.device.type != "cpu":
+        return _on_device(x, names, examples)
+    a = flat.numpy()
+    out: list[float] = []
+    top = math.nan
+    ordered: dict[str, float] = {}
+    low = 1e-30 if a.itemsize == 4 else 1e-290  # below it squares lose digits
+    for name in names:
+        if name == "rms":
+            square = float(a.dot(a)) / a.size
+            out.append(math.sqrt(square) if low < square < math.inf else _rms(flat, a))
+        elif name == "max":
+            top = _largest(a)
+            out.append(top)
+        elif name == "nonfinite":
+            top = _largest(a) if top != top else top
+            out.append(0.0 if math.isfinite(top) else rivers.nonfinite(flat[None])[0])
+        elif name == "mean":
+            # NumPy adds in pairs too; of many numbers PyTorch does it faster.
+            total = np.add.reduce(a) if a.size <= _FEW else flat.sum().item()
+            mean = float(total) / a.size
+            out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
+        elif name in correlation.STATISTICS:
+            out.append(_between(name, x, examples))
+        else:
+            ordered = ordered or _quantiles(sample(x, flat))
+            out.append(ordered[name])
+    return out
+
+
+def _between(name: str, x: Tensor, examples: int) -> float:
+    """The mean cosine between examples, or between the positions of each."""
+    axis = next((i for i, n in enumerate(x.shape[:-1]) if n == examples), None)
+    if axis is None or examples < 1:
+        return math.nan
+    x = rivers.wide(x.detach()).movedim(axis, 0)[None]
+    found = correlation.of_examples(x) if name == "correlation" else correlation.of_tokens(x)
+    return found[0]
+
+
+def _largest(a: Any) -> float:
+    """The largest magnitude, by the ufuncs themselves: the methods cost as much again."""
+    return max(float(np.maximum.reduce(a)), -float(np.minimum.reduce(a)))
+
+
+#: Where magnitudes are sorted. Arrays made and freed again between tensors that stay would leave
+#: holes that no tensor fits into.
+class _Scratch(threading.local):
+    def __init__(self) -> None:
+        self.ordered = np.empty(SAMPLE, np.float32)
+
+
+_SCRATCH: Final = _Scratch()
+
+
+def _quantiles(x: Tensor) -> dict[str, float]:
+    a = x.numpy()
+    ordered = _SCRATCH.ordered[: a.size] if a.dtype == np.float32 else np.empty_like(a)
+    np.abs(a, out=ordered)
+    ordered.sort()
+    places = rivers.places(a.size, rivers.QUANTILES.values())
+    return dict(zip(rivers.QUANTILES, ordered[places].tolist(), strict=True))
+
+
+def _rms(flat: Tensor, a: Any) -> float:
+    """Where squares have left the range: again, in a wider one or divided by the largest."""
+    if a.itemsize == 4:
+        wide = a.astype("float64")
+        square = float(wide.dot(wide)) / a.size
+        return math.sqrt(square)
+    return rivers.rms(flat[None])[0] if a.any() else 0.0
+
+
+def sample(x: Tensor, flat: Tensor) -> Tensor:
+    """At most ``SAMPLE`` elements of ``flat``, spread evenly and over all columns of ``x``."""
+    if flat.numel() <= SAMPLE:
+        return flat
+    stride = -(-flat.numel() // SAMPLE)
+    while math.gcd(stride, x.shape[-1]) > 1:
+        stride += 1
+    return flat[::stride]
+
+
+def _on_device(whole: Tensor, names: Sequence[str], examples: int = 1) -> Tensor:
+    x = rivers.wide(whole.detach()).reshape(-1)
+    single: dict[str, Callable[[Tensor], Tensor]] = {
+        "rms": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel()),
+        "mean": lambda x: x.mean(dtype=torch.float64),
+        "max": lambda x: x.abs().amax().double(),
+        "nonfinite": lambda x: 1 - x.isfinite().double().mean(),
+    }
+    ordered: Tensor | None = None
+    out = []
+    for name in names:
+        if name in single:
+            out.append(single[name](x))
+        elif name in correlation.STATISTICS:
+            out.append(x.new_tensor(_between(name, whole, examples), dtype=torch.float64))
+        else:
+            if ordered is None:
+                ordered = rivers.quantiles(sample(x, x)[None])[:, 0].double()
+            out.append(ordered[_QUANTILES.index(name)])
+    return torch.stack(out)
+
+
+def of_branch(branch: Tensor, stream: Tensor, added: float, own: float) -> Numbers:
+    """RMS of the branch, its ratio to the stream's RMS, and the cosine between the two, each with
+    the factor that the sum gives it."""
+    found = _unscaled(branch, stream)
+    if added == 1 and own == 1:
+        return found
+    sign = math.copysign(1.0, added * own)
+    factors = [abs(added), abs(added / own) if own else math.inf, sign]
+    if isinstance(found, Tensor):
+        return found * found.new_tensor(factors)
+    return [x * f for x, f in zip(found, factors, strict=True)]
+
+
+def _unscaled(branch: Tensor, stream: Tensor) -> Numbers:
+    if branch.shape != stream.shape:
+        try:
+            branch, stream = torch.broadcast_tensors(  # type: ignore[no-untyped-call]
+                branch, stream
+            )
+        except RuntimeError:  # scattered into the stream, not added to all of it
+            return [math.nan] * 3
+    b = rivers.wide(branch.detach()).reshape(1, -1)
+    s = rivers.wide(stream.detach()).reshape(1, -1)
+    if b.dtype != s.dtype:
+        b, s = b.double(), s.double()
+    if b.device.type != "cpu":
+        b64, s64 = b[0].double(), s[0].double()
+        root = math.sqrt(b64.numel())
+        over, under = torch.linalg.vector_norm(b64), torch.linalg.vector_norm(s64)
+        return torch.stack([over / root, over / under, b64.dot(s64) / over / under])
+    x, y = b[0].numpy(), s[0].numpy()
+    upper, lower = float(x.dot(x)) / x.size, float(y.dot(y)) / x.size
+    low = 1e-30 if x.itemsize == 4 else 1e-290
+    if low < upper < math.inf and low < lower < math.inf:
+        upper, lower = math.sqrt(upper), math.sqrt(lower)
+        cosine = float(x.dot(y)) / x.size / (upper * lower)
+        return [upper, upper / lower, cosine]
+    ((upper,), (lower,)) = (numbers(t, ("rms",)) for t in (b, s))
+    ratio = upper / lower if lower else math.nan if not upper else math.inf
+    cosine = math.nan
+    if 0 < upper < math.inf and 0 < lower < math.inf:
+        cosine = ((b.double() / upper) * (s.double() / lower)).mean().item()
+    return [upper, ratio, cosine]
