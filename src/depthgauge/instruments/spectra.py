@@ -45,6 +45,8 @@ _RANKS: Final = {
     "stable": "stable_rank",
     "lost": "lost_direction_fraction",
 }
+#: How far apart the columns of one QR decomposition in float64 may be: so many digits it costs.
+_APART = 1e6
 #: Blocks between two QR decompositions, at most.
 _MOST = 64
 
@@ -153,7 +155,7 @@ def _exact(
     last, top = len(chain), chain.states[-1]
     wanted = sorted({last - i for i in _spaced(last + 1, effort.sites)} - {last} | {0})
     products = [GradedProduct.identity(top.size) for _ in chosen]
-    apart = math.log(1e4 if chain.dtype == torch.float64 else 10.0)
+    apart = math.log(_APART if chain.dtype == torch.float64 else 10.0)
     each: dict[int, list[FloatArray]] = {}
     k, together = last, _MOST
     while k > 0:

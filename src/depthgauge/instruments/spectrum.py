@@ -34,8 +34,12 @@ __all__ = ["LOST", "GradedProduct", "effective_ranks", "log_singular_values"]
 #: A direction is lost when it is this factor below the best.
 LOST = 10.0
 #: Cosine between two rows below which they count as orthogonal.
-_ORTHOGONAL = 1e-15
+_ORTHOGONAL = 1e-9
 _SWEEPS = 60
+#: QR decompositions before the first rotation.
+_SETTLING = 5
+#: Leaning pairs for each row, below which they are turned alone.
+_FEW = 4
 #: Ratio of singular values up to which a plain decomposition keeps 12 digits of the smallest.
 _FLAT = 1e4
 
@@ -83,7 +87,7 @@ class GradedProduct:
         with np.errstate(invalid="ignore", over="ignore"):
             ratio = np.exp(np.minimum(scale[None, :] - scale[:rank, None], 0.0))
         ratio = np.where(np.isfinite(ratio), ratio, 0.0)
-        mixing = np.triu(r) / diagonal[:, None] * ratio
+        mixing = r / diagonal[:, None] * ratio
         mixing[gone] = 0.0
         lean = math.log(1 / diagonal.min()) if rank else 0.0
         return GradedProduct(q, new, mixing @ self.t[order], lean)
@@ -127,9 +131,9 @@ def _ordered_qr(
 def log_singular_values(logs: FloatArray, rows: FloatArray) -> FloatArray:
     """Of ``diag(e^logs) rows``, (r,) and (r, m): natural logarithms, the largest first.
 
-    Where they span a few decades LAPACK's values are as good. Else one-sided Jacobi on pairs of
-    rows, all disjoint pairs of a round at once. A row keeps its scale apart, so a pair meets with
-    the ratio of both scales, never with a scale itself.
+    Where they span a few decades LAPACK's values are as good. Else one-sided Jacobi on disjoint
+    pairs of rows at once. A row keeps its scale apart, so a pair meets with the ratio of both
+    scales, never with a scale itself.
     """
     if np.isnan(logs).any() or not np.isfinite(rows).all():
         return np.full(len(logs), np.nan)
@@ -139,60 +143,102 @@ def log_singular_values(logs: FloatArray, rows: FloatArray) -> FloatArray:
         if len(values) == len(logs) and values[-1] * _FLAT > values[0]:
             flat: FloatArray = np.log(values) + logs.max()
             return flat
+    s, a = _alive(logs, rows)
+    if len(s) > 1:
+        s, a = _alive(*_settled(s, a))
+        _rotate(a, s)
+    found = np.full(len(logs), -np.inf)
+    found[: len(s)] = s
+    return -np.sort(-found)
+
+
+def _alive(logs: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Scales and rows of length 1, the largest first, without those of which nothing is left."""
     lengths = np.linalg.norm(rows, axis=1)
     alive = np.isfinite(logs) & (lengths > 0)
     a = rows[alive] / lengths[alive, None]
     s = logs[alive] + np.log(lengths[alive])
     order = np.argsort(-s, kind="stable")
-    a, s = a[order], s[order]
-    count = len(s)
-    if count > 1:
-        _rotate(a, s)
-    found = np.full(len(logs), -np.inf)
-    with np.errstate(divide="ignore"):
-        found[:count] = s + np.log(np.linalg.norm(a, axis=1)) if count else s
-    return -np.sort(-found)
+    return s[order], a[order]
+
+
+def _settled(s: FloatArray, a: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """``diag(e^s) a`` after a few QR decompositions from either side by turns, which leave less and
+    less beside the diagonal where the scales are apart (Drmac and Veselic, SIAM J. Matrix Anal.
+    Appl. 29, 2008: a preconditioner of Jacobi rotations)."""
+    for _ in range(_SETTLING):
+        eye = np.eye(len(s))
+        turned = GradedProduct(eye, s, eye).times(a.T)
+        s, a = turned.logs, turned.t
+    return s, a
 
 
 def _rotate(a: FloatArray, s: FloatArray) -> None:
-    """Make the rows of ``diag(e^s) a`` orthogonal, in place."""
-    pairs = _rounds(len(s))
-    for _ in range(_SWEEPS):
-        worst = 0.0
-        for upper, lower in pairs:
-            swap = s[upper] < s[lower]
-            i, j = np.where(swap, lower, upper), np.where(swap, upper, lower)
-            x, y = a[i], a[j]
-            ratio = np.exp(s[j] - s[i])  # at most 1
-            aa, bb = (x * x).sum(1), (y * y).sum(1)
-            g = (x * y).sum(1)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                cosine = np.abs(g) / np.sqrt(aa * bb)
-            cosine = np.nan_to_num(cosine)
-            worst = max(worst, float(cosine.max()))
-            # tan of the angle, divided by the ratio: nothing here can leave the range.
-            gap = aa - ratio * ratio * bb
-            root = np.sqrt(gap * gap + 4 * ratio * ratio * g * g)
-            sign = np.where(gap < 0, -1.0, 1.0)
-            below = np.abs(gap) + root
-            turn = np.where(below > 0, 2 * g * sign / np.where(below > 0, below, 1.0), 0.0)
-            turn = np.where(cosine > _ORTHOGONAL, turn, 0.0)[:, None]
-            r = ratio[:, None]
-            cos = 1 / np.sqrt(1 + (turn * r) ** 2)
-            a[i] = cos * (x + turn * r * r * y)
-            a[j] = cos * (y - turn * x)
-        # Rows back to length 1, so that scales say where the values are.
-        lengths = np.linalg.norm(a, axis=1)
-        good = lengths > 0
-        a[good] /= lengths[good, None]
-        with np.errstate(divide="ignore"):
-            s += np.log(lengths)
-        if not good.all():  # dependent rows: nothing is left of the smaller one
-            a[~good] = 0.0
-            s[~good] = -1e18
-        if worst < 1e-14:
+    """Make the rows of ``diag(e^s) a``, of length 1, orthogonal, in place.
+
+    While most pairs lean on one another all of them are turned, round by round; once few do, those
+    alone, the worst first. What is left leaning by c changes a logarithm by c^2.
+    """
+    rounds = _rounds(len(s))
+    upper, lower = np.triu_indices(len(s), 1)
+    for _ in range(_SWEEPS * len(rounds)):
+        cosines = np.abs((a @ a.T)[upper, lower])
+        leaning = np.flatnonzero(cosines > _ORTHOGONAL)
+        if not len(leaning):
             break
+        if len(leaning) > _FEW * len(s):
+            for i, j in rounds:
+                _turn(a, s, i, j)
+        else:
+            worst = leaning[np.argsort(-cosines[leaning])]
+            _turn(a, s, *_disjoint(upper[worst].tolist(), lower[worst].tolist()))
+        _back_to_length(a, s)
     s[s <= -1e17] = -np.inf
+
+
+def _disjoint(upper: list[int], lower: list[int]) -> tuple[npt.NDArray[np.intp], ...]:
+    """The pairs, from the first on, that share no row with one before."""
+    taken: set[int] = set()
+    pairs = []
+    for i, j in zip(upper, lower, strict=True):
+        if i not in taken and j not in taken:
+            taken |= {i, j}
+            pairs.append((i, j))
+    return tuple(np.array(pairs, dtype=np.intp).T)
+
+
+def _turn(
+    a: FloatArray, s: FloatArray, upper: npt.NDArray[np.intp], lower: npt.NDArray[np.intp]
+) -> None:
+    """Make each of these disjoint pairs of rows orthogonal."""
+    swap = s[upper] < s[lower]
+    i, j = np.where(swap, lower, upper), np.where(swap, upper, lower)
+    x, y = a[i], a[j]
+    ratio = np.exp(s[j] - s[i])  # at most 1
+    aa, bb = (x * x).sum(1), (y * y).sum(1)
+    g = (x * y).sum(1)
+    # tan of the angle, divided by the ratio: nothing here can leave the range.
+    gap = aa - ratio * ratio * bb
+    root = np.sqrt(gap * gap + 4 * ratio * ratio * g * g)
+    sign = np.where(gap < 0, -1.0, 1.0)
+    below = np.abs(gap) + root
+    turn = np.where(below > 0, 2 * g * sign / np.where(below > 0, below, 1.0), 0.0)[:, None]
+    r = ratio[:, None]
+    cos = 1 / np.sqrt(1 + (turn * r) ** 2)
+    a[i] = cos * (x + turn * r * r * y)
+    a[j] = cos * (y - turn * x)
+
+
+def _back_to_length(a: FloatArray, s: FloatArray) -> None:
+    """Rows back to length 1, so that scales say where the values are."""
+    lengths = np.linalg.norm(a, axis=1)
+    good = lengths > 0
+    a[good] /= lengths[good, None]
+    with np.errstate(divide="ignore"):
+        s += np.log(lengths)
+    if not good.all():  # dependent rows: nothing is left of the smaller one
+        a[~good] = 0.0
+        s[~good] = -1e18
 
 
 def _rounds(count: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -487,8 +487,8 @@ class Recorder(TorchFunctionMode):
             number = len(self._values)
             value = Value(
                 number, path, "parameter" if leaf else "buffer", _EMPTY, self._here,
-                self._shape(tensor.shape), tensor.dtype in _FLOATING, tensor.requires_grad, False, leaf,
-                False,
+                self._shape(tensor.shape), tensor.dtype in _FLOATING, tensor.requires_grad,
+                False, leaf, False,
             )  # fmt: skip
             value.path = path
             self._values.append(value)
