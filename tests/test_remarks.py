@@ -99,17 +99,22 @@ def test_stiffness_of_an_optimizer_of_another_model() -> None:
     assert "none of this model's" in profile.not_measured["stiffness"]
 
 
-def test_what_stiffness_of_one_learning_rate_cannot_say() -> None:
+def test_stiffness_of_groups_and_of_a_part() -> None:
     model = mlp()
     groups = [
         {"params": [*model[0].parameters()], "lr": 1.0},
         {"params": [*model[2:].parameters()], "lr": 0.1},
     ]
     partly = torch.optim.SGD(model[0].parameters(), lr=0.1)
-    for optimizer, why in ((torch.optim.SGD(groups), "differ in lr"), (partly, "leaves out 8")):
+    found = []
+    for optimizer in (torch.optim.SGD(groups), partly, torch.optim.SGD(model.parameters(), lr=0.1)):
         effort = dg.Effort(step=dg.Step(optimizer))
         profile = dg.measure(model, torch.randn(9, 8), loss, instruments="stiffness", effort=effort)
-        assert why in profile.not_measured["stiffness"]
+        found.append(profile["stiffness"][0])
+        said = next(line for line in remarks(profile) if line.startswith("stiffness"))
+        several = optimizer is not partly and len(optimizer.param_groups) > 1
+        assert ("learning rate (0.1 to 1)" in said) is several, said
+    assert found[1] < found[2] < found[0]
 
 
 def test_updates_of_what_is_frozen_and_of_others() -> None:

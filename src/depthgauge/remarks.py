@@ -117,17 +117,26 @@ def _step(notes: Mapping[str, Any], trained: bool) -> Iterator[str]:
     ratio, where = note.get("ratio"), note.get("ratio_at")
     if where is None or ratio is None or math.isnan(ratio):
         return
-    name, rate, point = note["optimizer"]["name"], note["learning_rate"], note[where]
     at = where if where == "step 0" else f"{where} steps"
+    groups = note.get("groups") or [note]
+    name = " and ".join(dict.fromkeys(group["optimizer"]["name"] for group in groups))
+    rates = sorted({group["learning_rate"] for group in groups})
+    rate = " to ".join(f"{r:g}" for r in (rates[0], rates[-1])[: len(rates)])
     if math.isinf(ratio):
-        yield f"stiffness: {name} at learning rate {rate:g} leaves what is finite {at}"
+        yield f"stiffness: {name} at learning rate {rate} leaves what is finite {at}"
+        return
+    point, loose = note[where], "" if note["converged"] else "; the curvature has not converged"
+    if "groups" in note:
+        yield (
+            f"stiffness: the curvature scaled by each parameter's learning rate ({rate}) over the "
+            f"stability limit of its group ({name}) is {ratio:.3g} of that limit, {at}{loose}"
+        )
         return
     conditioned = point.get("preconditioned", {}).get("largest")
     curvature = point.get("largest") if conditioned is None else conditioned
     kind = "largest curvature" if conditioned is None else "preconditioned curvature"
-    loose = "" if note["converged"] else "; the curvature has not converged"
     yield (
-        f"stiffness: learning rate {rate:g} times the {kind} {curvature:.3g} is {ratio:.3g} of "
+        f"stiffness: learning rate {rate} times the {kind} {curvature:.3g} is {ratio:.3g} of "
         f"the stability limit of {name}, {at}{loose}"
     )
 

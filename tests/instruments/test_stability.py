@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from depthgauge.errors import SpecificationError
-from depthgauge.instruments.stability import Rule, rule_of
+from depthgauge.instruments.stability import Rule, rule_of, rules_of
 
 CURVATURES = torch.tensor([1.0, 0.3, 0.05, 4.0], dtype=torch.float64)
 
@@ -80,7 +80,7 @@ def test_p_is_what_pytorch_divides_the_next_step_by() -> None:
     optimizer = rule.made([w])
     for step in range(4):
         g = torch.randn(5, dtype=torch.float64)
-        half = rule.preconditioner([w], [g], optimizer if step else None)[0]
+        half = rule.preconditioner(w, g, optimizer.state.get(w, {}) if step else {})
         before, decayed = w.detach().clone(), g + 0.1 * w.detach()
         w.grad = g
         optimizer.step()
@@ -89,7 +89,7 @@ def test_p_is_what_pytorch_divides_the_next_step_by() -> None:
 
 def test_a_parameter_without_a_gradient_is_left_out() -> None:
     w, g = torch.ones(2), torch.tensor([0.0, 1e-3])
-    half = Rule("adam").preconditioner([w], [g], None)[0]
+    half = Rule("adam").preconditioner(w, g, {})
     assert half[0] == 0.0
     assert half[1] == pytest.approx((1e-3 + 1e-8) ** -0.5, rel=1e-6)
 
@@ -120,11 +120,15 @@ def test_pytorchs_optimisers_are_read() -> None:
         Rule("adamw", 1e-3, 0.0, (0.8, 0.99), 1e-6, 0.1),
     ):
         assert rule_of(rule.made(w)) == rule
-    groups = [{"params": [nn.Parameter(torch.ones(1))], "lr": lr} for lr in (0.1, 0.4)]
-    with pytest.raises(SpecificationError, match="groups of SGD differ in lr"):
-        rule_of(torch.optim.SGD(groups))
+    w = [nn.Parameter(torch.ones(n)) for n in (1, 2, 3)]
+    groups = [{"params": [p], "lr": lr} for p, lr in zip(w[:2], (0.1, 0.4), strict=True)]
+    rules = rules_of(torch.optim.SGD(groups), w)
+    assert rules.each == (Rule("sgd", 0.1, 0.0), Rule("sgd", 0.4, 0.0), None)
+    assert rules.one is None
+    made = rules.made(w)
+    assert [(g["lr"], g["params"]) for g in made.param_groups] == [(0.1, [w[0]]), (0.4, [w[1]])]
     alike = [{**group, "lr": 0.4} for group in groups]
-    assert rule_of(torch.optim.SGD(alike)).lr == 0.4
+    assert rules_of(torch.optim.SGD(alike), w[:2]).one == Rule("sgd", 0.4, 0.0)
     with pytest.raises(SpecificationError, match="limit of RMSprop is not known"):
         rule_of(torch.optim.RMSprop(w))
     with pytest.raises(SpecificationError, match="limit of Adam with amsgrad is not known"):

@@ -162,6 +162,97 @@ def test_a_ratio_over_one_diverges_and_under_one_does_not(optimizer: str) -> Non
         assert (model(ONE).item() > before) is grows
 
 
+class Parted(Quadratic):
+    """The same loss, its weights in two parameters."""
+
+    def __init__(self, curvatures: Tensor, first: int) -> None:
+        super().__init__(curvatures)
+        whole = self.w.detach()
+        del self.w
+        self.a, self.b = nn.Parameter(whole[:first].clone()), nn.Parameter(whole[first:].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = torch.cat([self.a, self.b])
+        loss: Tensor = w @ self.get_buffer("matrix") @ w / 2
+        return loss + 0 * x.sum()
+
+
+def of_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    subject = Subject(model, ONE, lambda out: out, [4], runner(lambda out: out, ONE))
+    found = stiffness(subject, Effort(step=Step(optimizer), iterations=20), steps=0)
+    note: dict[str, Any] = found.notes["stiffness"]
+    return note
+
+
+#: Of both groups: the rate for a ratio of 1 times a share, the momentum, whether it is Nesterov's.
+GROUPS = {
+    "rates": ((1.0, 0.0, False), (0.1, 0.0, False)),
+    "momenta": ((0.5, 0.0, False), (0.5, 0.9, False)),
+    "both kinds of momentum": ((0.3, 0.8, True), (1.0, 0.5, False)),
+}
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_groups_that_differ_diverge_over_one_and_not_under(kind: str) -> None:
+    curvatures = torch.tensor([4.0, 3.0, 1.0, 0.5, 0.2]).double()
+    for share, grows in ((0.97, False), (1.03, True)):
+        model = Parted(curvatures, 2)
+        unit = 1.0
+        for scale in (1.0, share):  # first where the ratio is 1, then beside it
+            groups = [
+                {"params": [p], "lr": scale * unit * lr, "momentum": mu, "nesterov": nesterov}
+                for p, (lr, mu, nesterov) in zip((model.a, model.b), GROUPS[kind], strict=True)
+            ]
+            stepper = torch.optim.SGD(groups)
+            note = of_optimizer(model, stepper)
+            unit = unit / note["ratio"]
+        assert note["ratio"] == pytest.approx(share, rel=1e-8)
+        rules = [
+            Rule(g["optimizer"]["name"], momentum=mu)
+            for g, (_, mu, _) in zip(note["groups"], GROUPS[kind], strict=True)
+        ]
+        scales = [g["learning_rate"] / r.limit for g, r in zip(note["groups"], rules, strict=True)]
+        s = torch.tensor([scales[0]] * 2 + [scales[1]] * 3, dtype=torch.float64).sqrt()
+        assert note["ratio"] == pytest.approx(
+            ends(s[:, None] * model.get_buffer("matrix") * s)[0], rel=1e-8
+        )
+        before = model(ONE).item()
+        for _ in range(600):
+            stepper.zero_grad()
+            model(ONE).backward()
+            stepper.step()
+        assert (model(ONE).item() > before) is grows
+
+
+def test_what_an_optimizer_does_not_hold_has_no_curvature_for_it() -> None:
+    model = Parted(torch.tensor([4.0, 3.0, 1.0, 0.5, 0.2]).double(), 2)
+    note = of_optimizer(model, torch.optim.SGD([model.a], lr=0.1))
+    matrix = model.get_buffer("matrix")
+    held, whole = ends(matrix[:2, :2])[0], ends(matrix)[0]
+    assert note["ratio"] == pytest.approx(0.1 * held / 2, rel=1e-3)
+    assert held < 0.95 * whole
+    assert note["parameters_not_moved"] == 3
+
+
+def test_adam_of_two_rates_is_the_dense_matrix_of_both() -> None:
+    model = Parted(torch.tensor([4.0, 3.0, 1.0, 0.5, 0.2]).double(), 2)
+    groups: list[dict[str, Any]] = [
+        {"params": [model.a], "lr": 1e-2},
+        {"params": [model.b], "lr": 1e-3, "betas": (0.5, 0.9)},
+    ]
+    note = of_optimizer(model, torch.optim.Adam(groups))
+    model(ONE).backward()
+    each = []
+    for p, lr, beta in ((model.a, 1e-2, 0.9), (model.b, 1e-3, 0.5)):
+        assert p.grad is not None
+        each.append(lr * (1 - beta) / (2 * (1 + beta)) / (p.grad.abs() + 1e-8))
+    s = torch.cat(each).sqrt()
+    assert note["ratio"] == pytest.approx(
+        ends(s[:, None] * model.get_buffer("matrix") * s)[0], rel=1e-2
+    )
+    assert [group["parameters"] for group in note["groups"]] == [2, 3]
+
+
 def test_adam_on_its_way_past_the_limit_is_thrown_back() -> None:
     """arXiv 2207.14484: P grows as soon as the iterates do, so that Adam hovers at its limit."""
     torch.manual_seed(0)
@@ -174,7 +265,7 @@ def test_adam_on_its_way_past_the_limit_is_thrown_back() -> None:
         model(ONE).backward()
         stepper.step()
         assert model.w.grad is not None
-        half = rule.preconditioner([model.w], [model.w.grad], stepper)[0]
+        half = rule.preconditioner(model.w, model.w.grad, stepper.state[model.w])
         scaled = half[:, None] * model.get_buffer("matrix") * half
         ratios.append(rule.lr * ends(scaled)[0] / rule.limit)
     assert 0.3 < sum(ratios[300:]) / 300 < 1.5

@@ -20,13 +20,19 @@ every eigenvalue of H. That of adamw is none of the loss and lowers the limit in
 step 0 from one gradient, so ``|g| + eps``. A parameter whose ``v_hat`` is exactly 0 has not moved
 and does not move, and is left out. The bias correction of the mean, gone after some 1/(1 - beta1)
 steps, is left out too.
+
+**Groups** that differ, and parameters that the optimiser leaves alone: with ``S = diag(lr_i /
+limit_i)``, 0 where nothing moves, W the decay and ``M = S^1/2 P^-1/2 (H + W) P^-1/2 S^1/2`` the
+iterates stay bounded while the largest eigenvalue of M is below 1. At the limit every step turns
+the sign of ``w``, which for one parameter is ``lr_i ((H + W) w)_i = limit_i P_i w_i``, whatever the
+others' rates and momenta are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +40,7 @@ from torch.optim import Optimizer
 
 from depthgauge.errors import SpecificationError, nearest
 
-__all__ = ["FORMULAS", "Rule", "rule_of"]
+__all__ = ["FORMULAS", "Rule", "Rules", "rule_of", "rules_of"]
 
 #: By name: the limit in words.
 FORMULAS: Final = {
@@ -101,51 +107,97 @@ class Rule:
 
     def made(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """PyTorch's optimiser of this name."""
+        return self.kind([{"params": list(parameters), **self.options}])
+
+    @property
+    def kind(self) -> Callable[[list[dict[str, Any]]], Optimizer]:
+        """PyTorch's class, which makes an optimiser of groups."""
+        if self.adaptive:
+            return torch.optim.AdamW if self.name == "adamw" else torch.optim.Adam
+        return torch.optim.SGD
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a group of that class is given."""
         lr, decay = self.lr, self.weight_decay
         if self.adaptive:
-            kind = torch.optim.AdamW if self.name == "adamw" else torch.optim.Adam
-            return kind(parameters, lr=lr, betas=self.betas, eps=self.eps, weight_decay=decay)
-        nesterov = self.name == "nesterov" and self.momentum > 0
+            return {"lr": lr, "betas": self.betas, "eps": self.eps, "weight_decay": decay}
         momentum = 0.0 if self.name == "sgd" else self.momentum
-        return torch.optim.SGD(
-            parameters, lr=lr, momentum=momentum, weight_decay=decay, nesterov=nesterov
+        nesterov = self.name == "nesterov" and self.momentum > 0
+        return {"lr": lr, "momentum": momentum, "weight_decay": decay, "nesterov": nesterov}
+
+    def preconditioner(self, p: Tensor, g: Tensor, state: Mapping[str, Any]) -> Tensor:
+        """``P^-1/2`` of the next step of one parameter, 0 where ``v_hat`` is; ``state``: what the
+        optimiser holds of the steps before, nothing at step 0."""
+        beta = self.betas[1]
+        before = state.get("exp_avg_sq", torch.zeros_like(p))
+        steps = int(state.get("step", 0)) + 1
+        square = (g + self.coupled * p.detach()).square()
+        v_hat = before.lerp(square, 1 - beta) / (1 - beta**steps)
+        return torch.where(v_hat > 0, (v_hat.sqrt() + self.eps).rsqrt(), 0.0)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rule of each trainable parameter, in the model's order; None for one that the optimiser
+    leaves as it is."""
+
+    each: tuple[Rule | None, ...]
+
+    @classmethod
+    def same(cls, rule: Rule, count: int) -> Rules:
+        return cls((rule,) * count)
+
+    @property
+    def one(self) -> Rule | None:
+        """The rule of all parameters, None where they differ."""
+        return self.each[0] if len(set(self.each)) == 1 else None
+
+    @property
+    def groups(self) -> dict[Rule, list[int]]:
+        """The places of the parameters that move, by rule."""
+        found: dict[Rule, list[int]] = {}
+        for place, rule in enumerate(self.each):
+            if rule is not None:
+                found.setdefault(rule, []).append(place)
+        return found
+
+    @property
+    def adaptive(self) -> bool:
+        return any(rule.adaptive for rule in self.groups)
+
+    def made(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
+        """PyTorch's optimiser with a group for each rule."""
+        groups = self.groups
+        first = next(iter(groups))
+        return first.kind(
+            [
+                {"params": [parameters[place] for place in places], **rule.options}
+                for rule, places in groups.items()
+            ]
         )
 
-    def preconditioner(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        optimizer: Optimizer | None,
-    ) -> list[Tensor]:
-        """``P^-1/2`` of the next step, 0 where ``v_hat`` is; ``optimizer`` holds the statistics of
-        the steps before, None at step 0."""
-        found = []
-        for p, g in zip(parameters, gradients, strict=True):
-            state = optimizer.state.get(p, {}) if optimizer is not None else {}
-            beta = self.betas[1]
-            before = state.get("exp_avg_sq", torch.zeros_like(p))
-            steps = int(state.get("step", 0)) + 1
-            square = (g + self.coupled * p.detach()).square()
-            v_hat = before.lerp(square, 1 - beta) / (1 - beta**steps)
-            found.append(torch.where(v_hat > 0, (v_hat.sqrt() + self.eps).rsqrt(), 0.0))
-        return found
+
+def rules_of(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Rules:
+    """The rules of one of PyTorch's optimisers for these parameters, the model's own.
+
+    Raises SpecificationError for one whose limit is not known.
+    """
+    of: dict[int, Rule] = {}
+    for group in optimizer.param_groups:
+        rule = _rule_of(type(optimizer), group)
+        of |= {id(p): rule for p in group["params"]}
+    return Rules(tuple(of.get(id(p)) for p in parameters))
 
 
 def rule_of(optimizer: Optimizer) -> Rule:
-    """The rule of one of PyTorch's optimisers.
+    """The rule of an optimiser of one group. Raises SpecificationError."""
+    (group,) = optimizer.param_groups
+    return _rule_of(type(optimizer), group)
 
-    Raises SpecificationError for one whose limit is not known, and for groups that differ in what
-    the limit depends on.
-    """
-    group, *others = optimizer.param_groups
-    kind, lr = type(optimizer), float(group["lr"])
-    for word in ("lr", "momentum", "betas", "eps", "nesterov", "weight_decay"):
-        if any(other.get(word) != group.get(word) for other in others):
-            raise SpecificationError(
-                f"the groups of {kind.__name__} differ in {word}, and the stability limit is that "
-                f"of one; give an optimizer of one group"
-            )
-    decay = float(group.get("weight_decay", 0.0))
+
+def _rule_of(kind: type[Optimizer], group: Mapping[str, Any]) -> Rule:
+    decay, lr = float(group.get("weight_decay", 0.0)), float(group["lr"])
     if group.get("maximize") or group.get("amsgrad") or group.get("dampening"):
         word = next(w for w in ("maximize", "amsgrad", "dampening") if group.get(w))
         raise SpecificationError(f"the stability limit of {kind.__name__} with {word} is not known")

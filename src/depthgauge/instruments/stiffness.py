@@ -8,10 +8,10 @@ Index legend: ``w`` all trainable parameters, ``L`` the loss on the batch, ``g =
     stiffness             lr lam / limit, lam the largest eigenvalue of H + wd, for Adam of
                           P^-1/2 (H + wd) P^-1/2; over 1 a quadratic of this curvature diverges
 
-Limits and what P is: ``depthgauge.instruments.stability``. Taken at step 0 and again after a few
-real steps of the optimiser on the same batch, on a copy: a branch that is zero at the start has no
-curvature in its weights there (Zhang et al., arXiv 1901.09321; Bachlechner et al., arXiv
-2003.04887), and gets it at once.
+Limits, what P is, and groups that differ: ``depthgauge.instruments.stability``. Taken at step 0 and
+again after a few real steps of the optimiser on the same batch, on a copy: a branch that is zero at
+the start has no curvature in its weights there (Zhang et al., arXiv 1901.09321; Bachlechner et al.,
+arXiv 2003.04887), and gets it at once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from depthgauge.instruments.hessian import (
     trainable,
 )
 from depthgauge.instruments.lanczos import Ends, lanczos
-from depthgauge.instruments.stability import FORMULAS, Rule, rule_of
-from depthgauge.instruments.step import Step, check
+from depthgauge.instruments.stability import FORMULAS, Rule, Rules, rule_of, rules_of
+from depthgauge.instruments.step import check
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
@@ -71,6 +71,10 @@ _CONVENTIONS: Final = {
         "gradients were all exactly 0 are left out"
     ),
     "coupled": "weight decay is a part of the gradient and adds to every eigenvalue",
+    "groups": (
+        "the ratio is the largest eigenvalue of the Hessian scaled by each parameter's rate over "
+        "its limit, which is 'scaled'; parameters that do not move have the rate 0"
+    ),
     "decoupled": "weight decay is no part of the loss and lowers the limit by lr weight_decay / 2",
 }
 
@@ -81,7 +85,7 @@ class _Task:
 
     subject: Subject
     effort: Effort
-    rule: Rule
+    rules: Rules
     products: int
 
 
@@ -93,17 +97,19 @@ def stiffness(
     optimiser, that of ``Effort.step`` by default; ``steps``: before the second look, 0 for none."""
     found = Found()
     why = _no_parameters(subject.model)
-    if not why and rule is None:
+    why = why or check(effort.step, dict(subject.model.named_parameters()))
+    rules = Rules(())
+    if not why:
         try:
-            rule = _rule(effort)
+            rules = _rules(effort, subject.model, rule)
         except SpecificationError as error:  # other instruments can step it
             why = str(error)
-    why = why or check(effort.step, dict(subject.model.named_parameters()))
-    why = why or _not_held(effort.step, subject.model)
-    if why or rule is None:
+    if not why and not rules.groups:
+        why = "the optimizer given holds none of the trainable parameters"
+    if why:
         found.missing = dict.fromkeys(STIFFNESS, why)
         return found
-    note = _looked(_Task(subject, effort, rule, PRODUCTS * effort.iterations), steps)
+    note = _looked(_Task(subject, effort, rules, PRODUCTS * effort.iterations), steps)
     found.notes["stiffness"] = note
     if not math.isnan(note["ratio"]):
         row = max((row for row in subject.rows if row >= 0), default=-1)
@@ -157,7 +163,8 @@ def curvature(
         return chain(ran, given, loss, [], before, seed)
 
     subject = Subject(model, batch, loss, [], lambda model=None, batch=None: again(model, batch))
-    note = _looked(_Task(subject, effort, rule, iterations), steps)
+    rules = Rules.same(rule, len(trainable(model)))
+    note = _looked(_Task(subject, effort, rules, iterations), steps)
     what = passed.cotangent
     given = what.startswith("the gradient of ")
     of = what.removeprefix("the gradient of ") if given else f"the output along a cotangent: {what}"
@@ -172,32 +179,22 @@ def _no_parameters(model: nn.Module) -> str:
     return f"all {held} parameters are frozen" if held else "the model has no parameters"
 
 
-def _not_held(step: Step, model: nn.Module) -> str:
-    """``""``, or that an optimiser given leaves out some of the trainable parameters, whose
-    curvature is none of its."""
-    if not isinstance(step.optimizer, Optimizer):
-        return ""
-    held = {id(p) for group in step.optimizer.param_groups for p in group["params"]}
-    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held]
-    if not left:
-        return ""
-    return (
-        f"the optimizer given leaves out {len(left)} trainable parameters ('{left[0]}'); freeze "
-        f"them, or give an optimizer of all"
-    )
-
-
-def _rule(effort: Effort) -> Rule:
-    """The rule of the step that is taken."""
-    given = effort.step.optimizer
+def _rules(effort: Effort, model: nn.Module, rule: Rule | None) -> Rules:
+    """The rules of the step that is taken, or the one that was given in their place."""
+    parameters, given = trainable(model), effort.step.optimizer
+    if rule is not None:
+        return Rules.same(rule, len(parameters))
     if isinstance(given, Optimizer):
-        return rule_of(given)
-    return rule_of(effort.step.made([nn.Parameter(torch.zeros(1))]))
+        return rules_of(given, parameters)
+    if isinstance(given, str):
+        alone = rule_of(effort.step.made([nn.Parameter(torch.zeros(1))]))
+        return Rules.same(alone, len(parameters))
+    return rules_of(effort.step.made(parameters), parameters)
 
 
 def _looked(task: _Task, steps: int) -> dict[str, Any]:
     """What is said of the whole network: at step 0, after the steps, and of both."""
-    subject, rule = task.subject, task.rule
+    subject, rules = task.subject, task.rules
     model, batch, said = subject.model, subject.batch, ""
     narrow = [t for t in (*model.parameters(), *model.buffers()) if _half(t)]
     if narrow:
@@ -208,16 +205,13 @@ def _looked(task: _Task, steps: int) -> dict[str, Any]:
     if steps:
         points[f"after {steps}"] = _later(task, model, batch, steps)
     note: dict[str, Any] = {
-        "optimizer": _numbers(rule),
-        "learning_rate": rule.lr,
-        "limit": rule.limit,
-        "limit_formula": FORMULAS[rule.name],
-        **_worst(points, rule.adaptive),
+        **_moved_by(rules, trainable(model)),
+        **_worst(points, rules.adaptive),
         **points,
         "converged": all(p["converged"] for p in points.values()),
         "parameters": sum(p.numel() for p in trainable(model)),
         "of": _GIVEN if subject.loss is not None else _NOT_GIVEN,
-        "conventions": _conventions(rule),
+        "conventions": _conventions(rules),
     }
     for name in _HOW:
         each = {p[name] for p in points.values() if name in p}
@@ -244,6 +238,25 @@ def _half(x: Tensor) -> bool:
     return x.is_floating_point() and x.dtype.itemsize < 4
 
 
+def _moved_by(rules: Rules, parameters: list[nn.Parameter]) -> dict[str, Any]:
+    """The optimiser, its rate and its limit; of one with several groups a list of these."""
+    each = [
+        {
+            "optimizer": _numbers(rule),
+            "learning_rate": rule.lr,
+            "limit": rule.limit,
+            "limit_formula": FORMULAS[rule.name],
+        }
+        for rule in rules.groups
+    ]
+    if rules.one is not None:
+        return each[0]
+    for said, places in zip(each, rules.groups.values(), strict=True):
+        said["parameters"] = sum(parameters[place].numel() for place in places)
+    left = sum(p.numel() for p, rule in zip(parameters, rules.each, strict=True) if rule is None)
+    return {"groups": each, "parameters_not_moved": left}
+
+
 def _numbers(rule: Rule) -> dict[str, Any]:
     """The optimiser's name and the numbers that it uses."""
     used = {"sgd": (), "momentum": ("momentum",), "nesterov": ("momentum",)}
@@ -251,10 +264,12 @@ def _numbers(rule: Rule) -> dict[str, Any]:
     return {name: value for name, value in asdict(rule).items() if name in names}
 
 
-def _conventions(rule: Rule) -> list[str]:
-    kinds = ["adaptive"] if rule.adaptive else []
-    if rule.weight_decay:
-        kinds.append("decoupled" if rule.name == "adamw" else "coupled")
+def _conventions(rules: Rules) -> list[str]:
+    kinds = ["adaptive"] if rules.adaptive else []
+    decaying = [rule for rule in rules.groups if rule.weight_decay]
+    kinds += dict.fromkeys("decoupled" if r.name == "adamw" else "coupled" for r in decaying)
+    if rules.one is None:
+        kinds.append("groups")
     return [_CONVENTIONS[kind] for kind in kinds]
 
 
@@ -266,7 +281,7 @@ def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, A
     except NetworkError as error:
         return _nothing(str(error))
     parameters = trainable(copied)
-    optimizer = task.rule.made(parameters)
+    optimizer = task.rules.made(parameters)
     losses: list[float] = []
     for step in range(steps):
         if task.effort.spent:
@@ -321,7 +336,6 @@ def _curved(
     optimizer: Optimizer | None,
     until: Callable[[], bool],
 ) -> dict[str, Any]:
-    rule, decay = task.rule, task.rule.coupled
     length = float(torch.linalg.vector_norm(h.gradient, dtype=torch.float64))
     out: dict[str, Any] = {"loss": h.loss, "gradient_norm": length}
     if length > 0:
@@ -331,13 +345,16 @@ def _curved(
         out |= {"along_gradient": math.nan, "along_gradient_reason": "the gradient is 0"}
     ends = _ends(task, h, h.times, until)
     out |= _said(ends)
-    curved, top = ends, ends.largest + decay
-    if rule.adaptive:
-        half = _half_inverse(rule, model, h, optimizer)
+    curved, ratio = ends, math.nan
+    one = task.rules.one
+    if one is not None and not one.adaptive:
+        ratio = one.lr * (ends.largest + one.coupled) / one.limit
+    else:
+        half, decay = _scales(task.rules, model, h, optimizer)
         curved = _ends(task, h, lambda v: half * (h.times(half * v) + decay * half * v), until)
-        out["preconditioned"] = _said(curved) | {"left_out": int((half == 0).sum())}
-        top = curved.largest
-    ratio = rule.lr * top / rule.limit
+        name = "scaled" if one is None else "preconditioned"
+        out[name] = _said(curved) | {"left_out": int((half == 0).sum())}
+        ratio = curved.largest if one is None else one.lr * curved.largest / one.limit
     out |= {"ratio": ratio, "converged": ends.converged and curved.converged}
     if math.isnan(ratio):
         out["ratio_reason"] = "a product of the Hessian has inf or NaN in it"
@@ -386,9 +403,20 @@ def _said(ends: Ends) -> dict[str, Any]:
     }
 
 
-def _half_inverse(rule: Rule, model: nn.Module, h: Hessian, optimizer: Optimizer | None) -> Tensor:
-    """``P^-1/2`` of every parameter, ``(N,)``."""
-    parameters = trainable(model)
+def _scales(
+    rules: Rules, model: nn.Module, h: Hessian, optimizer: Optimizer | None
+) -> tuple[Tensor, Tensor]:
+    """``S^1/2 P^-1/2`` and W of every parameter, ``(N,)``; S is 1 where one rule holds for all."""
+    parameters, one = trainable(model), rules.one
     pieces = torch.split(h.gradient, [p.numel() for p in parameters])
-    each = [g.reshape(p.shape).to(p) for g, p in zip(pieces, parameters, strict=True)]
-    return flat(rule.preconditioner(parameters, each, optimizer)).to(h.gradient)
+    scales, decay = [], []
+    for p, piece, rule in zip(parameters, pieces, rules.each, strict=True):
+        scale = torch.zeros_like(p) if rule is None else torch.ones_like(p)
+        if rule is not None and rule.adaptive:
+            state = optimizer.state.get(p, {}) if optimizer is not None else {}
+            scale = rule.preconditioner(p, piece.reshape(p.shape).to(p), state)
+        if rule is not None and one is None:
+            scale = scale * math.sqrt(rule.lr / rule.limit)
+        scales.append(scale)
+        decay.append(torch.full_like(p, rule.coupled if rule is not None else 0.0))
+    return flat(scales).to(h.gradient), flat(decay).to(h.gradient)
