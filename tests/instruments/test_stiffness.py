@@ -213,9 +213,8 @@ def test_groups_that_differ_diverge_over_one_and_not_under(kind: str) -> None:
         ]
         scales = [g["learning_rate"] / r.limit for g, r in zip(note["groups"], rules, strict=True)]
         s = torch.tensor([scales[0]] * 2 + [scales[1]] * 3, dtype=torch.float64).sqrt()
-        assert note["ratio"] == pytest.approx(
-            ends(s[:, None] * model.get_buffer("matrix") * s)[0], rel=1e-8
-        )
+        top = ends(s[:, None] * model.get_buffer("matrix") * s)[0]
+        assert note["ratio"] == pytest.approx(top, rel=1e-4)  # Lanczos stops at residuals of 1e-2
         before = model(ONE).item()
         for _ in range(600):
             stepper.zero_grad()
