@@ -260,7 +260,7 @@ def effort_of(effort: Effort | None) -> Effort:
 def aims_of(
     directions: Tensor | None, labels: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Directions as ``(k, n)`` and labels as ``(B,)``."""
+    """Directions as ``(k, n)`` and labels as ``(B,)`` or ``(B, T)``."""
     for name, aim in (("directions", directions), ("labels", labels)):
         if aim is not None and (not isinstance(aim, Tensor) or aim.is_complex()):
             raise SpecificationError(
@@ -279,10 +279,11 @@ def aims_of(
                 f"directions have the shape {tuple(directions.shape)}, expected one vector (n,) or "
                 f"several (k, n), of finite numbers that are not all zero"
             )
-    if labels is not None and (labels.dim() != 1 or labels.is_floating_point()):
+    if labels is not None and (labels.dim() not in (1, 2) or labels.is_floating_point()):
         raise SpecificationError(
             f"labels are {str(labels.dtype).removeprefix('torch.')} of the shape "
-            f"{tuple(labels.shape)}, expected whole numbers of the shape (examples,)"
+            f"{tuple(labels.shape)}, expected whole numbers of the shape (examples,) or "
+            f"(examples, positions)"
         )
     return directions, labels
 

@@ -115,8 +115,8 @@ def measure(
     ``progress(done, total)`` is called after every block.
 
     **Instruments that run the network again** (presets balanced and thorough): ``effort`` says how
-    much they may do. ``directions``, ``(n,)`` or ``(k, n)``, and ``labels``, one a example, are
-    what the directional instrument follows; giving them chooses it. An equation's Jacobians are
+    much they may do. ``directions``, ``(n,)`` or ``(k, n)``, and ``labels``, one for each
+    example or each of its positions, are what the directional instrument follows; giving them chooses it. An equation's Jacobians are
     taken in float64, those of a module in its own precision.
 
     Raises EquationError, NetworkError or SpecificationError for what cannot be measured, ModelError

@@ -98,6 +98,38 @@ def test_class_shares_are_those_of_the_analysis_of_variance() -> None:
         assert found == pytest.approx(1 - within / total)
 
 
+class Summed(nn.Module):
+    """Every position gets the sum over all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        out: torch.Tensor = self.last(h + h.sum(1, keepdim=True))
+        return out
+
+
+def test_labels_of_positions_are_classes_of_positions() -> None:
+    torch.manual_seed(0)
+    model, x = Summed().double(), torch.randn(4, 5, 3, dtype=torch.float64)
+    labels = torch.randint(3, (4, 5))
+    labels[0, :3] = -100  # no class
+    profile = measure(model, x, instruments="state_rms", labels=labels)
+    kept = labels != -100
+    flat, which = x[kept], labels[kept]
+    within = sum(
+        (flat[which == c] - flat[which == c].mean(0)).square().sum().item() for c in range(3)
+    )
+    total = (flat - flat.mean(0)).square().sum().item()
+    assert profile["class_share"][0] == pytest.approx(1 - within / total)
+    by_example = measure(model, x, instruments="state_rms", labels=torch.tensor([0, 1, 0, 1]))
+    assert by_example["class_share"][0] != pytest.approx(profile["class_share"][0], rel=1e-2)
+    wrong = measure(model, x, instruments="state_rms", labels=labels[:, :4])
+    assert wrong.not_measured["class_share"].startswith("there are 4 by 4 labels, but the states")
+
+
 def test_an_equation_sees_them_too() -> None:
     network = Network("W(h)", 8, 6, init="orthogonal")
     direction = torch.zeros(6)

@@ -1,7 +1,8 @@
 """Directions: what of a state lies along those that matter, and what they gain on their way.
 
 Index legend: states ``h_0 ... h_D`` of a chain, of width ``n``; ``P`` projects on the span of the
-vectors given; ``m_c`` the mean state of class c, ``m`` that of all examples.
+vectors given; ``m_c`` the mean state of class c, ``m`` that of all examples. Labels ``(B,)`` are
+those of whole examples, ``(B, T)`` those of their positions; -100 is no class.
 
     component_gain_k  |P h_k| / |P h_0|, root mean squares over examples and positions
     direction_gain_k  |J_(0->k) d|, d of length 1 for each example: the loss gradient's direction
@@ -23,10 +24,12 @@ from torch import Tensor
 
 from depthgauge.instruments.jacobians import narrow
 from depthgauge.instruments.subject import Effort, Found, Subject
-from depthgauge.network.chain import Chain
+from depthgauge.network.chain import Chain, Kept
 
 __all__ = ["DIRECTIONS", "directions"]
 
+#: The label of what belongs to no class, as in ``torch.nn.functional.cross_entropy``.
+UNLABELLED = -100
 DIRECTIONS = ("direction_gain", "component_gain", "component_gains", "class_gain", "class_share")
 
 
@@ -109,22 +112,41 @@ def _rms(x: Tensor) -> float:
     return float(x.square().sum(-1).mean().sqrt())
 
 
+def _labelled(state: Kept, labels: Tensor) -> Tensor | None:
+    """The state's vectors, one a label: of whole examples, or of their positions where each has a
+    label of its own; None where the state has other numbers of these."""
+    if labels.dim() == 1:
+        return state.rows(state.value[None])[0] if state.examples == len(labels) else None
+    if state.value.dim() < 3 or state.value.shape[:2] != labels.shape:
+        return None
+    return state.value.reshape(labels.numel(), -1)
+
+
 def _classes(chain: Chain, subject: Subject, found: Found) -> None:
     names = ("class_gain", "class_share")
     if subject.labels is None:
         found.missing |= dict.fromkeys(names, "no labels were given")
         return
-    labels = subject.labels.reshape(-1)
-    _, which, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    if len(counts) < 2 or any(state.examples != len(labels) for state in chain.states):
-        why = "all examples have one label"
-        if len(counts) > 1:
-            why = f"there are {len(labels)} labels, but the states do not have that many examples"
+    labels = subject.labels
+    labelled = [_labelled(state, labels) for state in chain.states]
+    kept = labels.reshape(-1) != UNLABELLED
+    _, which, counts = torch.unique(
+        labels.reshape(-1)[kept], return_inverse=True, return_counts=True
+    )
+    why = ""
+    if len(counts) < 2:
+        why = f"all {'examples' if labels.dim() == 1 else 'positions'} have one label"
+    elif any(h is None for h in labelled):
+        what = "examples" if labels.dim() == 1 else "examples and positions"
+        count = " by ".join(map(str, labels.shape))
+        why = f"there are {count} labels, but the states do not have that many {what}"
+    if why:
         found.missing |= dict.fromkeys(names, why)
         return
     first = 0.0
-    for k, (state, row) in enumerate(zip(chain.states, subject.rows, strict=True)):
-        h = state.rows(state.value[None])[0].double()  # (B, size)
+    for k, (whole, row) in enumerate(zip(labelled, subject.rows, strict=True)):
+        assert whole is not None
+        h = whole[kept.to(whole.device)].double()
         h = h - h.mean(0)
         means = torch.zeros(len(counts), h.shape[1], dtype=h.dtype, device=h.device)
         means.index_add_(0, which.to(h.device), h)

@@ -62,12 +62,12 @@ class Effort:
 
     def __post_init__(self) -> None:
         for name in ("probes", "examples", "sites", "exact", "rank", "iterations", "branches"):
-            if (number := whole_number(getattr(self, name))) is None or number < 1:
+            if (count := whole_number(getattr(self, name))) is None or count < 1:
                 raise SpecificationError(
                     f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
                 )
         until = self.until
-        if until is not None and ((number := whole_number(until)) is None or number < 1):
+        if until is not None and ((count := whole_number(until)) is None or count < 1):
             raise SpecificationError(
                 f"until is {until!r}, expected a whole number of at least 1: the state after so "
                 f"many steps of the stream, or None for the last"
@@ -78,8 +78,11 @@ class Effort:
             raise SpecificationError(
                 f"step is {self.step!r}, expected depthgauge.Step(optimizer, lr)"
             )
+        if whole_number(self.seed) is None:
+            raise SpecificationError(f"seed is {self.seed!r}, expected a whole number")
         budget = self.budget
-        if budget is not None and not (isinstance(budget, int | float) and budget > 0):
+        number = isinstance(budget, int | float) and not isinstance(budget, bool)
+        if budget is not None and not (number and budget > 0):
             raise SpecificationError(
                 f"budget is {budget!r}, expected seconds above 0, or None for no end"
             )
@@ -136,7 +139,8 @@ class Subject:
     where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
     ``Chain.total`` is the loss among the outputs, or the output along a random cotangent). ``few``
     gives a batch of that many examples, where examples do not act on one another; None where they
-    may. ``directions``: ``(k, n)`` and ``labels``: ``(B,)``, what the user wants to see arrive.
+    may. ``directions``: ``(k, n)`` and ``labels``: ``(B,)`` or ``(B, T)``, what the user wants to
+    see arrive.
     """
 
     model: nn.Module
