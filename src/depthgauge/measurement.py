@@ -115,9 +115,9 @@ def measure(
     ``progress(done, total)`` is called after every block.
 
     **Instruments that run the network again** (presets balanced and thorough): ``effort`` says how
-    much they may do. ``directions``, ``(n,)`` or ``(k, n)``, and ``labels``, one for each
-    example or each of its positions, are what the directional instrument follows; giving them chooses it. An equation's Jacobians are
-    taken in float64, those of a module in its own precision.
+    much they may do. ``directions``, ``(n,)`` or ``(k, n)``, and ``labels``, one for each example
+    or each of its positions, are what the directional instrument follows; giving them chooses it.
+    An equation's Jacobians are taken in float64, those of a module in its own precision.
 
     Raises EquationError, NetworkError or SpecificationError for what cannot be measured, ModelError
     with the module's path when a model raises. Overflow and NaN are results:

@@ -55,6 +55,8 @@ def document(profile: Profile, verdict: JudgedCorridor | None) -> dict[str, Any]
         "verdict": "not_measured",
         "verdict_reason": "no corridor was declared",
     }
+    if profile.overhead is None:
+        out["overhead_reason"] = "an equation is run block by block: no pass of a model is timed"
     if verdict is not None:
         corridor = verdict.to_dict()
         out["verdict"] = verdict.state

@@ -96,7 +96,7 @@ def measure(
         str | None, _option("--budget", "SECONDS", "No instrument goes on after them [no end].")
     ] = None,
     optimizer: Annotated[
-        str | None, _option("--optimizer", "NAME", "sgd, momentum, adam, adamw [sgd].")
+        str | None, _option("--optimizer", "NAME", "sgd, momentum, nesterov, adam, adamw [sgd].")
     ] = None,
     lr: Annotated[
         str | None, _option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")

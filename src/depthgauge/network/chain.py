@@ -11,6 +11,7 @@ Index legend: ``D`` steps, states ``h_0 ... h_D`` in forward order; ``J_(i->k) =
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,7 +145,10 @@ def batched_vjp(
         return tuple(vector.new_zeros(()) if g is None else g for g in found)
 
     try:
-        each = torch.vmap(one)(vectors)
+        with warnings.catch_warnings():
+            # Of operations that PyTorch takes one by one inside: slow, and right.
+            warnings.filterwarnings("ignore", message="There is a performance drop because")
+            each = torch.vmap(one)(vectors)
     except (RuntimeError, ValueError):
         each = tuple(torch.stack(parts) for parts in zip(*map(one, vectors), strict=True))
     return [g if there else None for g, there in zip(each, reached, strict=True)]

@@ -150,7 +150,8 @@ def _counted(profile: Profile) -> list[str]:
     """How many branches and weight layers were found, a line for each stream."""
     if len(profile.streams) < 2:
         stream = profile.streams[0] if profile.streams else {}
-        return [f"{profile.depth} blocks, {_described(stream, profile.branches)}"]
+        count = f"{profile.depth} block{'' if profile.depth == 1 else 's'}"
+        return [f"{count}, {_described(stream, profile.branches)}"]
     return [f"{s['name']}: {_described(s, s['branches'])}" for s in profile.streams]
 
 
