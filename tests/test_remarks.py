@@ -38,6 +38,15 @@ def test_without_a_loss_sizes_of_steps_say_nothing(equation: str) -> None:
     assert not said("no loss", equation, 8, depth=12, width=16, instruments="balanced")
 
 
+def test_of_several_seeds_it_says_whose_numbers_they_are() -> None:
+    given: dict[str, Any] = {"depth": 6, "width": 16, "instruments": "precision"}
+    equation = "h + 1e4 * W2(relu(W1(h)))"
+    several = said("cannot hold", equation, 8, seed=[3, 4], **given)
+    assert several
+    assert all(line.endswith("(seed 3)") for line in several)
+    assert not any("(seed" in line for line in said("cannot hold", equation, 8, seed=3, **given))
+
+
 def test_stiffness_with_the_curvature_that_it_is_made_of() -> None:
     x = torch.randn(9, 8)
     for optimizer, kind in (("sgd", "largest curvature"), ("adam", "preconditioned curvature")):

@@ -19,20 +19,28 @@ __all__ = ["remarks"]
 COLLAPSED: Final = 0.1
 
 _SHOWN: Final = 3
+_NO_LOSS: Final = (
+    "no loss was given: what one step changes, and stiffness, are those of the output along a "
+    "random cotangent, whose size is no training loss's"
+)
 
 
 def remarks(profile: Profile) -> list[str]:
     """A sentence each: collapse, values that a format cannot hold, updates that are lost, steps
-    that are too long for the curvature."""
+    that are too long for the curvature. Of several seeds the notes are those of the first."""
     found = profile.settings.get("instruments")
     notes = found if isinstance(found, Mapping) else {}
     trained = str(profile.settings.get("cotangent", "")).startswith("the gradient of")
+    of_one = [*_precision(notes.get("precision", {})), *_parity(notes.get("parity", {}))]
+    if trained:
+        of_one += _stiffness(notes.get("stiffness", {}))
+    if len(profile.seeds) > 1:
+        of_one = [f"{line} (seed {profile.seeds[0]})" for line in of_one]
     return [
         *_collapse(profile, "correlation", "examples come"),
         *_collapse(profile, "token_correlation", "positions of an example come"),
-        *_precision(notes.get("precision", {})),
-        *_parity(notes.get("parity", {})),
-        *_step(notes, trained),
+        *of_one,
+        *([_NO_LOSS] if not trained and ("stiffness" in notes or "updates" in notes) else []),
     ]
 
 
@@ -105,15 +113,8 @@ def _parity(note: Mapping[str, Any]) -> Iterator[str]:
         yield f"{note['against']} differs from float64, at most: {', '.join(parts)}"
 
 
-def _step(notes: Mapping[str, Any], trained: bool) -> Iterator[str]:
-    """What the learning rate is against the curvature, or why its size says nothing."""
-    if not trained and ("stiffness" in notes or "updates" in notes):
-        yield (
-            "no loss was given: what one step changes, and stiffness, are those of the output "
-            "along a random cotangent, whose size is no training loss's"
-        )
-        return
-    note = notes.get("stiffness", {})
+def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:
+    """What the learning rate is against the curvature."""
     ratio, where = note.get("ratio"), note.get("ratio_at")
     if where is None or ratio is None or math.isnan(ratio):
         return
