@@ -14,7 +14,10 @@ __all__ = ["suite"]
 def suite(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="transport, relay, scalar, gates, fixup-first-step."),
+        typer.Argument(
+            metavar="NAME",
+            help="transport, relay, scalar, gates, fixup-counts, fixup-first-step.",
+        ),
     ] = "transport",
     json: Json = False,
     quiet: Quiet = False,

@@ -32,6 +32,7 @@ SUITES: dict[str, Run] = {
     "relay": _later("relay"),
     "scalar": _later("scalar"),
     "gates": _later("gates"),
+    "fixup-counts": _later("fixup_counts"),
     "fixup-first-step": _later("fixup"),
 }
 

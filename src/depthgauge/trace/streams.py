@@ -15,14 +15,16 @@ from depthgauge.trace.graph import common_path
 from depthgauge.trace.merges import Merge, chain
 from depthgauge.trace.roles import Roles, worst
 
-__all__ = ["Branch", "Link", "Stream", "streams"]
+__all__ = ["Branch", "Link", "Stream", "region", "streams"]
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What is added at a merge: ``m`` weight layers in series, where it has norms, its terms."""
+    """What is added at a merge: its terms, the tensor that it was computed from, ``m`` weight
+    layers in series, where it has norms."""
 
     terms: tuple[int, ...]
+    begin: int
     m: int
     norm_at: tuple[str, ...]
     inner: int
@@ -341,7 +343,7 @@ def _link(
             flags = ordered((*flags, "stream"))
         depths = _depths(roles, order, begin)
         m = max(depths.get(term, 0) for term in terms)
-        paths.append(Branch(terms, m, flags, inner, _path(roles, order, merge)))
+        paths.append(Branch(terms, begin, m, flags, inner, _path(roles, order, merge)))
     return Link(
         merge,
         tuple(paths),

@@ -1,0 +1,111 @@
+"""What a recipe counts, on networks whose counts are known by their construction."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from depthgauge.study.reference import resnet, transformer
+from depthgauge.trace.layout import Layout, layout
+
+WIDTH = 8
+
+
+class Gated(nn.Module):
+    """``h + down(silu(gate(h)) * up(h))``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(WIDTH, 12), nn.Linear(WIDTH, 12)
+        self.down = nn.Linear(12, WIDTH)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(F.silu(self.gate(h)) * self.up(h))
+        return out
+
+
+class Normalised(nn.Module):
+    """A branch of one layer whose weight is computed of two parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + torch.tanh(self.f(h))
+        return out
+
+
+class Attended(nn.Module):
+    """Attention written out, with its queries, keys and values in one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: Tensor) -> Tensor:
+        q, k, v = self.qkv(h).chunk(3, -1)
+        out: Tensor = h + self.out(F.scaled_dot_product_attention(q, k, v))
+        return out
+
+
+def of(*blocks: nn.Module) -> Layout:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, WIDTH), *blocks, nn.Linear(WIDTH, 2))
+    return layout(model, torch.randn(4, 5, 3))
+
+
+def names(found: Layout, branch: int = 0) -> list[tuple[str, bool]]:
+    return [(w.path.split(".", 1)[1], w.last) for w in found.branches[branch].weights]
+
+
+def test_weights_stand_in_forward_order_with_the_last_marked() -> None:
+    found = of(Gated(), Attended(), Gated())
+    assert (found.L, found.m) == (3, (2, 4))
+    assert names(found) == [("gate.weight", False), ("up.weight", False), ("down.weight", True)]
+    assert names(found, 1) == [("qkv.weight", False), ("out.weight", True)]
+    assert found.outside == ("0.weight", "4.weight")
+    assert found.branches[0].weights[2].shape == (WIDTH, 12)
+
+
+def test_parameters_that_a_weight_is_computed_of_are_its_weights() -> None:
+    found = of(Normalised())
+    assert (found.L, found.m) == (1, (1,))
+    assert ("f.parametrizations.weight.original1", True) in names(found)
+    assert found.outside == ("0.weight", "2.weight")
+
+
+def test_attention_in_one_function_has_its_output_last() -> None:
+    model, batch = transformer(1, 1)
+    found = layout(model, batch)
+    assert [branch.m for branch in found.branches] == [4, 2, 4, 4, 2]
+    last = [w.path for branch in found.branches for w in branch.weights if w.last]
+    assert last == [
+        "encoder.layers.0.self_attn.out_proj.weight",
+        "encoder.layers.0.linear2.weight",
+        "decoder.layers.0.self_attn.out_proj.weight",
+        "decoder.layers.0.multihead_attn.out_proj.weight",
+        "decoder.layers.0.linear2.weight",
+    ]
+
+
+@pytest.mark.parametrize(("depth", "branches", "m"), [(20, 9, 2), (50, 16, 3)])
+def test_shortcuts_are_in_no_branch(depth: int, branches: int, m: int) -> None:
+    model, batch = resnet(depth)
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    found = layout(model, batch)
+    assert (found.L, found.m) == (branches, (m,))
+    assert all(len(branch.weights) == m for branch in found.branches)
+    assert any("shortcut" in path for path in found.outside)
+    assert {"stem.weight", "head.weight"} <= set(found.outside)
+    for name, p in model.state_dict().items():
+        assert torch.equal(p, before[name])
+
+
+def test_without_a_branch_all_is_outside() -> None:
+    found = layout(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), torch.randn(2, 3))
+    assert (found.L, found.m) == (0, ())
+    assert found.outside == ("0.weight", "2.weight")
