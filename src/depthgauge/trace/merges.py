@@ -107,8 +107,10 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
     if len(terms) < 2:
         return None
     nodes = [node for node, _ in terms]
-    chains = {node: chain(roles, node) for node in nodes}
     whole = _size(roles, i)
+    if _centres(roles, i, whole):
+        return None
+    chains = {node: chain(roles, node) for node in nodes}
     # What is spread over the sum, the mean that was taken off before, is no stream.
     bearing = {
         n: c
@@ -118,7 +120,7 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
     found = None
     if injected and (own := {n: c for n, c in bearing.items() if not set(c) & set(injected)}):
         found = _skip(roles, [n for n in nodes if n in own or n not in bearing], own)
-    found = found or _skip(roles, nodes, bearing) or _projection(roles, nodes)
+    found = found or _skip(roles, nodes, bearing) or _projection(roles, nodes, bearing)
     if found is None:
         return _delayed(roles, i, nodes, absorbed)
     skip, root, kind, reaches = found
@@ -140,6 +142,14 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
             total = worst(total, "mixed")
     begins = tuple(starts) if len(set(starts)) > 1 else ()
     return Merge(i, root, skip, total, tuple(groups), tuple(absorbed), begins)
+
+
+def _centres(roles: Roles, i: int, whole: int) -> bool:
+    """Whether a sum takes off what is spread over it: a mean, weighted or not, a threshold."""
+    value = roles.values[i]
+    if value.name not in ("sub", "subtract", "isub") or len(value.inputs) != 2:
+        return False
+    return _size(roles, value.inputs[1]) < whole == _size(roles, value.inputs[0])
 
 
 def _delayed(roles: Roles, i: int, nodes: list[int], absorbed: list[int]) -> Merge | None:
@@ -164,10 +174,11 @@ def _start(roles: Roles, term: int, root: int) -> int | None:
     ``root`` is a merge, and the states before are what it and earlier merges carry on."""
     if root in chain(roles, term):  # the stream itself, turned or seen otherwise
         return None
-    if roles.values[root].kind != "sum" or find(roles, root) is None:
+    sum_ = next((t for t in chain(roles, root) if roles.values[t].kind == "sum"), None)
+    if sum_ is None or find(roles, sum_) is None:
         return None
     older: list[int] = []
-    todo, seen = [root], {root}
+    todo, seen = [sum_], {root, sum_}
     while todo and len(older) < _OLDER:
         at = todo.pop()
         for node, _ in roles.terms(at) if roles.values[at].kind == "sum" else ():
@@ -184,9 +195,16 @@ def _start(roles: Roles, term: int, root: int) -> int | None:
 
 def _table(roles: Roles, i: int) -> bool:
     """Whether parameters alone are added at several places: a table of positions, no latents."""
-    if roles.values[i].data:
+    values = roles.values
+    if values[i].data:
         return False
-    return sum(roles.values[user].kind == "sum" for user in roles.graph.consumers[i]) > 1
+    sums = [user for user in roles.graph.consumers[i] if values[user].kind == "sum"]
+    own = [user for user in sums if values[user].data]
+    if len(own) != 1 or len(sums) == 1:
+        return len(sums) > 1
+    # Beside sums of parameters alone: a state if the one sum with data is carried on, a table if
+    # only layers read it.
+    return all(roles.moves(user) for user in roles.graph.consumers[own[0]])
 
 
 def _cell(roles: Roles, i: int) -> Merge | None:
@@ -195,7 +213,8 @@ def _cell(roles: Roles, i: int) -> Merge | None:
     if value.name != "gru_cell" or len(value.inputs) < 2:
         return None
     state = value.inputs[1]
-    if not roles.moving((state,)):
+    kept = roles.values[state]
+    if not (kept.floating and (kept.grad or kept.blind) and (kept.data or kept.param)):
         return None
     back = chain(roles, state)
     found = reach(roles, value.inputs[0], min(back))
@@ -308,7 +327,7 @@ def local(roles: Roles, terms: list[int]) -> tuple[int, int, str] | None:
         found = _skip(roles, terms, chains)
         if found is not None:
             return found[0], found[0], "identity"
-    found = found or _projection(roles, terms)
+    found = found or _projection(roles, terms, terms)
     return None if found is None else (found[0], found[1], found[2])
 
 
@@ -353,9 +372,9 @@ def _skip(roles: Roles, nodes: list[int], chains: Mapping[int, Mapping[int, str]
     return node, options[node][0], options[node][1], reaches
 
 
-def _projection(roles: Roles, nodes: list[int]) -> _Found | None:
-    """A skip through weights: linear in a tensor that another term bends."""
-    lines = {n: _line(roles, n) for n in nodes}
+def _projection(roles: Roles, nodes: list[int], bearing: Collection[int]) -> _Found | None:
+    """A skip through weights: one of ``bearing``, linear in a tensor that another term bends."""
+    lines = {n: _line(roles, n) if n in bearing else {} for n in nodes}
     if not any(lines.values()):
         return None
     low = min(min(line) for line in lines.values() if line)

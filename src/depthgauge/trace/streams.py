@@ -276,6 +276,8 @@ def _foreign(
 ) -> bool:
     """Whether a join brings in a part of the batch that the streams in it have not seen."""
     seen = frozenset().union(*(origins[sources[k]] for k in own if k >= 0))
+    # A stream that begins with parameters has seen what it was made of since.
+    seen = seen or frozenset().union(*(origins[j] for j in joined if known[j]))
     fresh = [origins[j] for j in joined if not known[j] and origins[j]]
     return bool(seen) and any(seen.isdisjoint(origin) for origin in fresh)
 
