@@ -426,7 +426,12 @@ def _line(roles: Roles, i: int) -> dict[int, int]:
             steps = roles.back(at)
             if len(steps) != 1 or steps[0].kind in ("mixed", "gated"):
                 break
-            at = steps[0].value
+            below = steps[0].value
+            if len(roles.values[below].shape) > len(value.shape) and _size(roles, below) > _size(
+                roles, at
+            ):
+                break  # one step of a sequence: another than its neighbours
+            at = below
     return found
 
 

@@ -117,6 +117,7 @@ def _nested(roles: Roles, merges: Sequence[Merge]) -> tuple[list[Merge], dict[in
     left_out = _injections(roles, merges) | _crossing(roles, merges, regions)
     owner: dict[int, Merge] = {}
     outer: list[Merge] = []
+    aside: list[Merge] = []
     carried: set[int] = set()  # what the skips of outermost merges lead back to
     inside: dict[int, list[Merge]] = {}
     for merge in reversed(merges):
@@ -131,13 +132,21 @@ def _nested(roles: Roles, merges: Sequence[Merge]) -> tuple[list[Merge], dict[in
                 # One whose skip comes from elsewhere is a side path that ends in the branch.
                 if merge.root in place or merge.root == holder.root:
                     inside[holder.value].append(merge)
+                else:
+                    aside.append(merge)
                 continue
         outer.append(merge)
         carried |= chain(roles, merge.root).keys()
         inside[merge.value] = []
         for i in regions[merge.value]:
             owner.setdefault(i, merge)
-    return outer[::-1], inside
+    values = {merge.value for merge in outer}
+    for merge in aside[::-1]:  # the last of a stream that is read by another's branch alone
+        if not values.isdisjoint(chain(roles, merge.root)):
+            outer.append(merge)
+            values.add(merge.value)
+            inside[merge.value] = []
+    return sorted(outer, key=lambda merge: merge.value), inside
 
 
 def _crossing(roles: Roles, merges: Sequence[Merge], regions: dict[int, set[int]]) -> set[int]:
