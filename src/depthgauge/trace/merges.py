@@ -351,7 +351,7 @@ def _skip(roles: Roles, nodes: list[int], chains: Mapping[int, Mapping[int, str]
             if other == node:
                 continue
             for t, kind in back.items():
-                if reaches[other].get(t, 0) & WEIGHED_STATES:
+                if kind != "mixed" and reaches[other].get(t, 0) & WEIGHED_STATES:
                     rank = (-KINDS_OF_PATH.index(kind), t)
                     if best is None or rank > best:
                         best = rank
