@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 from depthgauge.trace.graph import GRAFTED
 from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
@@ -207,12 +208,18 @@ def _table(roles: Roles, i: int) -> bool:
     return all(roles.moves(user) for user in roles.graph.consumers[own[0]])
 
 
+#: Recurrent cells that keep a stream: which of their inputs enters again gated, and which of their
+#: outputs is what it became.
+_GATED: Final = {"gru_cell": (1, -1), "lstm_cell": (2, 1)}
+
+
 def _cell(roles: Roles, i: int) -> Merge | None:
     """A recurrent cell that keeps a stream: its state enters again, gated."""
     value = roles.values[i]
-    if value.name != "gru_cell" or len(value.inputs) < 2:
+    place, item = _GATED.get(value.name, (0, None))
+    if value.item != item or len(value.inputs) <= place:
         return None
-    state = value.inputs[1]
+    state = value.inputs[place]
     kept = roles.values[state]
     if not (kept.floating and (kept.grad or kept.blind) and (kept.data or kept.param)):
         return None

@@ -17,6 +17,7 @@ from depthgauge.trace.merges import (
     WEIGHED,
     WEIGHED_AND_BENT,
     WEIGHED_STATES,
+    find,
     reach,
 )
 from depthgauge.trace.roles import Roles
@@ -65,7 +66,7 @@ def merges_between(roles: Roles, on_path: list[int]) -> list[int]:
     found = []
     for before, after in pairwise(on_path):
         if roles.values[after].kind == "cell":
-            found.append(after)
+            found += [after] if find(roles, after) else []
         elif roles.values[after].kind == "sum" and len(roles.flow[after]) > 1:
             states = reach(roles, after, before).get(before, 0)
             free = states & (FREE | FREE_AND_BENT) and states & WEIGHED_STATES
