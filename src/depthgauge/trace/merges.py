@@ -127,11 +127,16 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
     skip, root, kind, reaches = found
     reaches |= {n: reach(roles, n, root) for n in nodes if n not in reaches}
     coefficient = dict(terms)[skip]
-    groups = _groups(roles, [n for n in nodes if n != skip], root, reaches)
+    # Beside a part of the stream behind a mask, the rest of it gated is no branch (a coupling).
+    masked = [t for t, path in chains[skip].items() if path == "per-channel"]
+    gated = {n for n in nodes if n != skip and any(chains[n].get(t) == "gated" for t in masked)}
+    gated = gated if len(gated) < len(nodes) - 1 else set()
+    others = [n for n in nodes if n != skip and n not in gated]
+    groups = _groups(roles, others, root, reaches)
     if not groups:
         return None
-    extra = [n for n in nodes if n != skip and all(n not in g for g in groups)]
-    total = worst(kind, coefficient)
+    extra = [n for n in others if all(n not in g for g in groups)]
+    total = worst(kind, coefficient, *("gated" for _ in gated))
     starts = [root] * len(groups)
     for node in extra:
         if not roles.values[node].data or root in chains[node]:
@@ -433,12 +438,12 @@ def _line(roles: Roles, i: int) -> dict[int, int]:
             steps = roles.back(at)
             if len(steps) != 1 or steps[0].kind in ("mixed", "gated"):
                 break
-            below = steps[0].value
-            if len(roles.values[below].shape) > len(value.shape) and _size(roles, below) > _size(
-                roles, at
-            ):
+            earlier = steps[0].value
+            if len(roles.values[earlier].shape) > len(value.shape) and _size(
+                roles, earlier
+            ) > _size(roles, at):
                 break  # one step of a sequence: another than its neighbours
-            at = below
+            at = earlier
     return found
 
 

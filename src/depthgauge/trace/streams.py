@@ -130,7 +130,7 @@ def _nested(roles: Roles, merges: Sequence[Merge]) -> tuple[list[Merge], dict[in
             ends = all(i in place or i == holder.value for i in users)
             if ends and merge.value not in carried:
                 # One whose skip comes from elsewhere is a side path that ends in the branch.
-                if merge.root in place or merge.root == holder.root:
+                if merge.root in place or merge.root in (holder.root, *holder.starts):
                     inside[holder.value].append(merge)
                 else:
                     aside.append(merge)
