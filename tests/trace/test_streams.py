@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from depthgauge import measure
 
@@ -72,6 +73,20 @@ def a_merge_later_at_once(m: Late, l: int, x: Tensor, out: list[Any]) -> Tensor:
     return y
 
 
+def after_a_cast(m: Late, l: int, x: Tensor, out: list[Any]) -> Tensor:
+    c = m.f[3 * l](x)
+    x = (x + m.f[3 * l + 1](x)).double().float()
+    y: Tensor = x + m.f[3 * l + 2](x) + c
+    return y
+
+
+def after_a_relu(m: Late, l: int, x: Tensor, out: list[Any]) -> Tensor:
+    c = m.f[3 * l](x)
+    x = torch.relu(x + m.f[3 * l + 1](x))
+    y: Tensor = x + m.f[3 * l + 2](x) + c
+    return y
+
+
 def turned(m: Late, l: int, x: Tensor, out: list[Any]) -> Tensor:
     x = x + m.f[l](x)
     return x + x.flip(0) if l == 2 else x
@@ -85,6 +100,8 @@ def turned(m: Late, l: int, x: Tensor, out: list[Any]) -> Tensor:
         (logged_between, 6, 3),
         (a_merge_later, 9, 3),
         (a_merge_later_at_once, 9, 3),
+        (after_a_cast, 9, 3),
+        (after_a_relu, 9, 3),
         (turned, 3, 0),
     ],
 )
@@ -114,3 +131,205 @@ def test_a_bias_spread_over_the_stream_is_no_branch() -> None:
     profile = measure(nn.Sequential(*(Biased() for _ in range(3))), torch.randn(16, WIDTH))
     assert profile.branches == 3
     assert profile.streams[0]["parallel"] == 0
+
+
+# ------------------------------------------------------------- what is a merge, and what is none
+
+
+class Conditioned(nn.Module):
+    """Residual convolutions that a condition is added inside of, a stride between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, WIDTH, 3, padding=1)
+        self.down = nn.Conv2d(WIDTH, WIDTH, 3, 2, 1)
+        self.condition = nn.Linear(1, WIDTH)
+        self.enter = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(3))
+        self.emb = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.leave = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        e, x = F.silu(self.condition(t)), self.first(x)
+        for k, (a, b, c) in enumerate(zip(self.enter, self.emb, self.leave, strict=True)):
+            h = a(F.silu(x)) + b(e)[:, :, None, None]
+            x = x + c(F.silu(h))
+            x = self.down(x) if k == 0 else x
+        return x
+
+
+class Recurrent(nn.Module):
+    """Five steps of a cell, its state from zeros, a parameter or the batch."""
+
+    def __init__(self, cell: type[nn.Module], begins: str) -> None:
+        super().__init__()
+        self.cell, self.begins = cell(4, WIDTH), begins
+        self.start, self.stem = nn.Parameter(torch.randn(1, WIDTH)), nn.Linear(4, WIDTH)
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = torch.zeros(len(x), WIDTH)
+        h = {
+            "zeros": zeros,
+            "parameter": self.start.expand(len(x), -1),
+            "batch": self.stem(x[:, 0]),
+        }
+        state: Any = h[self.begins]
+        if isinstance(self.cell, nn.LSTMCell):
+            state = (state, state)
+        for t in range(5):
+            state = self.cell(x[:, t], state)
+        out: Tensor = self.head(state[0] if isinstance(state, tuple) else state)
+        return out
+
+
+class Sliced(nn.Module):
+    """An LSTM written out, which reads one step of the batch after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x2h, self.h2h = nn.Linear(4, 4 * WIDTH), nn.Linear(WIDTH, 4 * WIDTH)
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = c = torch.zeros(len(x), WIDTH)
+        for t in range(4):
+            i, f, g, o = (self.x2h(x[:, t]) + self.h2h(h)).chunk(4, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+        out: Tensor = self.head(h)
+        return out
+
+
+class Queries(nn.Module):
+    """A decoder on learned queries that are added to what its attention reads."""
+
+    def __init__(self, position: bool) -> None:
+        super().__init__()
+        self.queries, self.stem = nn.Parameter(torch.randn(5, WIDTH)), nn.Linear(4, WIDTH)
+        self.own, self.cross = (
+            nn.ModuleList(nn.MultiheadAttention(WIDTH, 2, batch_first=True) for _ in range(2))
+            for _ in range(2)
+        )
+        self.norms, self.position = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(4)), position
+
+    def forward(self, batch: Tensor) -> Tensor:
+        memory = self.stem(batch)
+        q = self.queries.expand(len(batch), -1, -1)
+        x = torch.zeros_like(q)
+        for k in range(2):
+            at = x + q if self.position else x
+            x = self.norms[2 * k](x + self.own[k](at, at, x)[0])
+            at = x + q if self.position else x
+            x = self.norms[2 * k + 1](x + self.cross[k](at, memory, memory)[0])
+        return x
+
+
+class Pooled(nn.Module):
+    """Attentive statistics: a weighted mean, and what is left without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.score, self.head = (
+            nn.Linear(4, WIDTH),
+            nn.Linear(WIDTH, 1),
+            nn.Linear(16, 2),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        w = self.score(x).softmax(1)
+        mean = (w * x).sum(1)
+        spread = (w * (x - mean[:, None]) ** 2).sum(1).sqrt()
+        out: Tensor = self.head(torch.cat([mean, spread], -1))
+        return out
+
+
+class Outputs(nn.Module):
+    """Layers without a skip whose outputs, bent, are summed at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            total = total + torch.relu(x)
+        out: Tensor = self.head(total)
+        return out
+
+
+class Coupled(nn.Module):
+    """Three affine couplings with alternating masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = (
+            nn.ModuleList(
+                nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)) for _ in range(3)
+            )
+            for _ in range(2)
+        )
+        self.register_buffer("mask", torch.arange(4) % 2 * 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for k, (scale, shift) in enumerate(zip(self.scale, self.shift, strict=True)):
+            mask = self.get_buffer("mask") if k % 2 else 1 - self.get_buffer("mask")
+            kept = mask * x
+            x = kept + (1.0 - mask) * (x * torch.exp(torch.tanh(scale(kept))) + shift(kept))
+        out: Tensor = x
+        return out
+
+
+class Refined(nn.Module):
+    """A hidden state, gated, that only the next estimate reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, WIDTH), nn.Linear(4, 4)
+        self.gate, self.new = nn.Linear(WIDTH + 4, WIDTH), nn.Linear(WIDTH + 4, WIDTH)
+        self.delta = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, y = torch.tanh(self.a(x)), self.b(x)
+        for _ in range(3):
+            both = torch.cat([h, y], -1)
+            z = torch.sigmoid(self.gate(both))
+            h = (1 - z) * h + z * torch.tanh(self.new(both))
+            y = y + self.delta(h)
+        return y
+
+
+SEQUENCES = (16, 5, 4)
+#: The model, its batch, and of each stream its branches and the kind of its skip.
+FOUND: dict[str, tuple[Callable[[], nn.Module], Any, list[tuple[int, str]]]] = {
+    "a condition inside of branches": (
+        Conditioned,
+        (torch.randn(4, 3, 8, 8), torch.rand(4, 1)),
+        [(3, "identity")],
+    ),
+    "a GRU cell from zeros": (lambda: Recurrent(nn.GRUCell, "zeros"), SEQUENCES, [(4, "gated")]),
+    "from a parameter": (lambda: Recurrent(nn.GRUCell, "parameter"), SEQUENCES, [(5, "gated")]),
+    "from the batch": (lambda: Recurrent(nn.GRUCell, "batch"), SEQUENCES, [(5, "gated")]),
+    # The last step's cell state is read by nobody, the first's comes from no stream.
+    "an LSTM cell": (lambda: Recurrent(nn.LSTMCell, "zeros"), SEQUENCES, [(3, "gated")]),
+    "a plain cell": (lambda: Recurrent(nn.RNNCell, "batch"), SEQUENCES, [(0, "none")]),
+    "an LSTM written out": (Sliced, SEQUENCES, [(3, "gated")]),
+    "queries without a position": (lambda: Queries(False), SEQUENCES, [(3, "identity")]),
+    "queries with a position": (lambda: Queries(True), SEQUENCES, [(3, "identity")]),
+    "attentive pooling": (Pooled, SEQUENCES, [(0, "none")]),
+    "outputs summed": (Outputs, (16, 4), [(0, "none")]),
+    "couplings": (Coupled, (16, 4), [(3, "gated")]),
+    "a hidden state and an estimate": (Refined, (16, 4), [(3, "gated"), (3, "identity")]),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_streams_are_those_of_the_definition(name: str) -> None:
+    torch.manual_seed(0)
+    build, batch, expected = FOUND[name]
+    given = batch if isinstance(batch[0], Tensor) else torch.randn(*batch)
+    profile = measure(build(), given)
+    assert [(s["branches"], s["skip"]) for s in profile.streams] == expected

@@ -128,7 +128,8 @@ def find(roles: Roles, i: int, injected: Collection[int] = ()) -> Merge | None:
     reaches |= {n: reach(roles, n, root) for n in nodes if n not in reaches}
     coefficient = dict(terms)[skip]
     # Beside a part of the stream behind a mask, the rest of it gated is no branch (a coupling).
-    masked = [t for t, path in chains[skip].items() if path == "per-channel"]
+    behind = chains[skip] if roles.values[skip].kind == "product" else {}
+    masked = [t for t, path in behind.items() if path in ("identity", "per-channel") and t != skip]
     gated = {n for n in nodes if n != skip and any(chains[n].get(t) == "gated" for t in masked)}
     gated = gated if len(gated) < len(nodes) - 1 else set()
     others = [n for n in nodes if n != skip and n not in gated]
