@@ -299,7 +299,8 @@ class Refined(nn.Module):
             z = torch.sigmoid(self.gate(both))
             h = (1 - z) * h + z * torch.tanh(self.new(both))
             y = y + self.delta(h)
-        return y
+        out: Tensor = y
+        return out
 
 
 SEQUENCES = (16, 5, 4)
