@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Plain(nn.Module):
         return torch.relu(self.layer(h))
 
 
-def residual(depth: int = 3, width: int = 400) -> tuple[nn.Sequential, Tensor]:
+def residual(depth: int = 2, width: int = 320) -> tuple[nn.Sequential, Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(*(Residual(width) for _ in range(depth))).double()
     return model, torch.randn(2, width, dtype=torch.float64)
@@ -83,8 +83,9 @@ def dense(model: nn.Module, x: Tensor) -> list[FloatArray]:
     """Logarithms of all singular values of every example's Jacobian from end to end."""
     found = []
     for row in x:
-        jacobian = torch.func.jacrev(lambda h: model(h[None])[0])(row)
-        jacobian = jacobian.detach().reshape(jacobian.shape[: row.ndim].numel(), -1)
+        # Row by row: at this size 25 times as fast as torch.func.jacrev.
+        whole: Any = torch.autograd.functional.jacobian(lambda h: model(h[None])[0], row)
+        jacobian = whole.reshape(whole.shape[: row.ndim].numel(), -1)
         with np.errstate(divide="ignore"):
             found.append(np.log(torch.linalg.svdvals(jacobian).numpy()))
     return found
@@ -112,11 +113,9 @@ def assert_like(profile: Profile, wanted: Sequence[FloatArray]) -> None:
             assert found == pytest.approx(exact, rel=0.03)
 
 
-@pytest.mark.parametrize(
-    "made", [residual(), tokens(), plain()], ids=["residual", "tokens", "plain"]
-)
-def test_all_four_numbers_of_wide_states(made: tuple[nn.Sequential, Tensor]) -> None:
-    model, x = made
+@pytest.mark.parametrize("made", [residual, tokens, plain])
+def test_all_four_numbers_of_wide_states(made: Callable[[], tuple[nn.Sequential, Tensor]]) -> None:
+    model, x = made()
     profile = measure(model, x, instruments="spectrum", effort=Effort(probes=24))
     assert_like(profile, dense(model, x))
     notes = noted(profile)
@@ -233,7 +232,7 @@ def test_leading_directions_that_are_none_cost_accuracy_and_no_more() -> None:
 def test_the_numbers_need_the_scale_and_the_deflation(
     wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, x = plain(20)
+    model, x = plain(12)
     (wanted,) = (effective_ranks(logs) for logs in dense(model, x[:1]))
     applied = Ends.applied
 
