@@ -290,6 +290,25 @@ def test_several_examples_have_each_their_own_jacobian() -> None:
     assert noted(both, "blocks")["examples"] == 2
 
 
+def test_a_whole_batch_as_one_wide_state() -> None:
+    """Under batch norm examples act on one another."""
+    torch.manual_seed(0)
+    width = 80
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)) for _ in range(2))
+    ).double()
+    x = torch.randn(4, width, dtype=torch.float64)
+    found = measure(model, x, instruments="spectrum,blocks", effort=Effort(probes=24))
+    whole: Any = torch.autograd.functional.jacobian(model, x)
+    wanted = effective_ranks(torch.linalg.svdvals(whole.reshape(320, 320)).log().numpy())
+    notes = noted(found)
+    for name in ("spectrum", "blocks"):
+        assert noted(found, name)["examples"] == "all at once: they act on one another"
+    for key, name in zip(KEYS, SPECTRUM[1:], strict=True):
+        error = notes["standard_error_over_probes"][name]
+        assert abs(found[name][0] - wanted[key]) < 4 * error + 0.01 * wanted[key], name
+
+
 # -------------------------------------------------------------------------- every direction
 
 
@@ -399,7 +418,7 @@ def test_a_backward_pass_without_a_derivative() -> None:
     for name in ("stable_rank", "effective_rank_entropy", "block_gain"):
         assert profile.not_measured[name] == (
             "a state has 260 numbers, more than 256, and cannot be pushed forward: the derivative "
-            "of its backward pass is not its own"
+            "of the backward pass is not that of the forward pass"
         )
     assert "stable_rank" in measure(
         model, torch.randn(2, 260), instruments="spectrum", effort=Effort(exact=260)

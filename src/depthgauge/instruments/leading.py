@@ -35,8 +35,6 @@ __all__ = ["Ends", "Leading", "Ranks", "ranks", "subspace"]
 #: Lanczos steps from a probe, and from a leading direction, which is nearly one singular vector.
 STEPS: Final = 32
 _ALONG: Final = 4
-#: Share by which J and its transpose may disagree.
-_AGREEING: Final = 1e-2
 #: Numbers in the bases of all recurrences at once.
 _AT_ONCE: Final = 2**26
 
@@ -105,28 +103,13 @@ def subspace(ends: Ends, effort: Effort, generator: torch.Generator) -> Leading:
     logs = before = np.full(shape[:2], math.nan)
     for done in range(effort.iterations):
         effort.check(done, effort.iterations, "iterations")
-        back, shrunk = ends.applied(left, ends.far, ends.near)
-        near = _orthonormal(back)
+        near = _orthonormal(ends.applied(left, ends.far, ends.near)[0])
         out, scale = ends.applied(near, ends.near, ends.far)
-        _same(left @ out.swapaxes(1, 2), scale[:, None], back @ near.swapaxes(1, 2), shrunk)
         left = _orthonormal(out)
         before, logs = logs, _log_singular_values(out, scale)
     with np.errstate(invalid="ignore"):
         change = float(np.max(np.abs(logs - before)[:, : max(rank // 2, 1)]))
     return Leading(logs, near, change)
-
-
-def _same(one: FloatArray, scale: FloatArray, other: FloatArray, shrunk: FloatArray) -> None:
-    """Raises RuntimeError where ``u^T (J v)`` is not ``(J^T u)^T v``, each ``(E, r, r)``.
-
-    A backward pass that leaves autograd, as under ``once_differentiable``, has no derivative, and
-    some of these say nothing: what goes through it is then missing from ``J v``.
-    """
-    top = np.maximum(scale.max((1, 2)), shrunk.max(1))[:, None, None]
-    one, other = one * np.exp(scale - top), other * np.exp(shrunk[..., None] - top)
-    apart, size = (np.linalg.norm(x, axis=(1, 2)) for x in (one - other, other))
-    if (apart > _AGREEING * size).any():
-        raise RuntimeError("the derivative of its backward pass is not its own")
 
 
 def _orthonormal(rows: FloatArray) -> FloatArray:
