@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import get_gradient_edge
 
 from depthgauge.errors import NetworkError
+from depthgauge.network.chain import Chain, Kept
 from depthgauge.trace.measuring import measure_module
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import Pass, chain, run
@@ -75,6 +80,58 @@ def test_attention_can_be_pushed_through() -> None:
             (model(batch + step * v) - model(batch - step * v)) / (2 * step) for v in tangents
         ])  # fmt: skip
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-7)
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+
+class Detached(Once):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g.detach()
+
+
+@pytest.mark.parametrize("function", [Once, Detached])
+@pytest.mark.parametrize("skip", [0.0, 1.0])
+def test_a_backward_without_a_derivative_is_refused(
+    function: type[torch.autograd.Function], skip: float
+) -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Linear(40, 40)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = skip * x + function.apply(self.w(x))
+            return y
+
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(Branch(), Branch()), torch.randn(2, 40)
+    before, places = places_of(model, batch)
+    with chain(model, batch, None, places, before) as found:
+        v = torch.randn(1, 2, 40)
+        assert torch.isfinite(found.pull(len(found), 0, v)).all()
+        with pytest.raises(RuntimeError, match="derivative"):
+            found.push(0, len(found), v)
+
+
+def test_what_a_norm_keeps_nothing_of_is_not_refused() -> None:
+    """Rounding is all that is left of it, forward and back, and agrees in nothing."""
+    torch.manual_seed(0)
+    h = torch.randn(2, 40, requires_grad=True)
+    out = nn.functional.layer_norm(h, (40,))
+    states = [Kept(get_gradient_edge(x), x.detach(), 0) for x in (h, out)]
+    moved = Chain(states, out.sum).push(0, 1, torch.ones(1, 2, 40))
+    assert moved.abs().max() < 1e-4
+    assert not Chain(states, out.sum).push(0, 1, torch.zeros(1, 2, 40)).any()
 
 
 def test_a_pass_that_differs_is_refused() -> None:

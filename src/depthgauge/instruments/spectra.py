@@ -7,8 +7,9 @@ and columns over all numbers of that example's state.
     block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest; all of
                          them as block_log_singular_values
 
-A state of more than ``Effort.exact`` numbers has too many directions to follow each; then the
-leading ones are followed, see ``depthgauge.instruments.leading``.
+States of more numbers than ``Effort.exact`` and ``Effort.rank`` have too many directions to follow
+each; then the leading ones are, and sums over all come from probes, see
+``depthgauge.instruments.leading``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import numpy as np
 import torch
 
 from depthgauge.instruments.jacobians import narrow
-from depthgauge.instruments.leading import leading, subspace
+from depthgauge.instruments.leading import Ends, ranks, subspace
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
-from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.sites import FloatArray
 
@@ -74,10 +75,10 @@ def spectra(subject: Subject, effort: Effort) -> Found:
     with _followed(subject, effort) as (chain, chosen, words):
         if why := narrow(chain):
             found.missing = dict.fromkeys(SPECTRUM, why)
-        elif max(state.size for state in chain.states) <= effort.exact:
+        elif _all_followed(chain, effort):
             _exact(chain, subject.rows, chosen, effort, found)
         else:
-            leading(chain, subject.rows, effort, found)
+            _leading(chain, subject.rows, chosen, effort, found)
     if words and "spectrum" in found.notes:
         found.notes["spectrum"]["examples"] = words
     return found
@@ -87,12 +88,13 @@ def blocks(subject: Subject, effort: Effort) -> Found:
     """The largest and smallest gain of each block's own Jacobian, mean over examples."""
     found = Found()
     with _followed(subject, effort) as (chain, chosen, words):
-        most = max(state.size for state in chain.states)
         if why := narrow(chain):
             found.missing = dict.fromkeys(BLOCKS, why)
             return found
-        if most > effort.exact:
-            _leading_of_blocks(chain, subject.rows, effort, found)
+        if not _all_followed(chain, effort):
+            _leading_of_blocks(chain, subject.rows, chosen, effort, found)
+            if words and "blocks" in found.notes:
+                found.notes["blocks"]["examples"] = words
             return found
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
@@ -108,35 +110,87 @@ def blocks(subject: Subject, effort: Effort) -> Found:
     return found
 
 
-def _leading_of_blocks(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> None:
+def _all_followed(chain: Chain, effort: Effort) -> bool:
+    """Whether every direction of these states is followed, or the leading ones alone."""
+    return _largest(chain) <= max(effort.exact, effort.rank)
+
+
+def _largest(chain: Chain) -> int:
+    return max(state.size for state in chain.states)
+
+
+def _wide(chain: Chain, effort: Effort) -> str:
+    return f"a state has {_largest(chain)} numbers, more than {max(effort.exact, effort.rank)}"
+
+
+def _leading_of_blocks(
+    chain: Chain, rows: Sequence[int], chosen: Sequence[int], effort: Effort, found: Found
+) -> None:
     """The leading singular values of each block that is too wide to follow as a whole."""
     generator, changes = torch.Generator("cpu").manual_seed(effort.seed), []
     logs: dict[int, FloatArray] = {}
-    most = max(state.size for state in chain.states)
+    wide = _wide(chain, effort)
     try:
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
-            block = Chain(chain.states[k - 1 : k + 1], chain.total)
+            block = Ends(Chain(chain.states[k - 1 : k + 1], chain.total), chosen)
             logs[rows[k]], _, change = subspace(block, effort, generator)
             changes.append(change)
-    except (RuntimeError, np.linalg.LinAlgError) as error:
+    except RuntimeError as error:
         line = str(error).partition("\n")[0]
-        why = f"a state has {most} numbers, more than {effort.exact}, and cannot be pushed forward"
-        found.missing = dict.fromkeys(BLOCKS, f"{why}: {line}")
+        found.missing = dict.fromkeys(BLOCKS, f"{wide}, and cannot be pushed forward: {line}")
         return
-    for row, found_there in logs.items():
-        found.put("block_gain", row, math.exp(found_there[0]))
-    found.vectors["block_log_singular_values"] = dict(logs)
-    rank = max(map(len, logs.values()))
+    for row, each in logs.items():
+        found.put("block_gain", row, float(np.exp(each[:, 0]).mean()))
+    found.vectors["block_log_singular_values"] = {row: np.mean(v, 0) for row, v in logs.items()}
+    rank = max(each.shape[1] for each in logs.values())
     found.missing["block_loss"] = (
-        f"a state has {most} numbers, more than {effort.exact}; only the {rank} leading directions "
-        f"of a block are followed"
+        f"{wide}; only the {rank} leading directions of a block are followed"
     )
     found.notes["blocks"] = {
-        "examples": 1,
+        "examples": len(chosen),
         "directions": rank,
         "iterations": effort.iterations,
         "largest_change_of_a_logarithm": max(changes),
+    }
+
+
+def _leading(
+    chain: Chain, rows: Sequence[int], chosen: Sequence[int], effort: Effort, found: Found
+) -> None:
+    """From end to end alone: the leading values, and by quadrature what all of them say."""
+    generator = torch.Generator("cpu").manual_seed(effort.seed)
+    ends = Ends(chain, chosen)
+    try:
+        lead = subspace(ends, effort, generator)
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        why = f"{_wide(chain, effort)}, and cannot be pushed forward: {line}"
+        found.missing = dict.fromkeys(SPECTRUM, why)
+        return
+    found.vectors["log_singular_values"] = {rows[0]: lead.logs.mean(0)}
+    found.notes["spectrum"] = {
+        "method": "subspace iteration from end to end, Lanczos quadrature across it",
+        "examples": len(chosen),
+        "directions": lead.logs.shape[1],
+        "until": len(chain),
+        "of": ends.directions,
+        "iterations": effort.iterations,
+        "largest_change_of_a_logarithm": lead.change,
+    }
+    try:
+        all_of = ranks(ends, lead, effort, generator)
+    except BudgetSpentError as error:
+        found.missing = dict.fromkeys(_RANKS.values(), str(error))
+        return
+    for key, name in _RANKS.items():
+        found.put(name, rows[0], float(all_of.each[key].mean()))
+    found.notes["spectrum"] |= {
+        "probes": effort.probes if all_of.steps else 0,
+        "lanczos_steps": all_of.steps,
+        "from_end_to_end": {name: _spread(all_of.each[key]) for key, name in _RANKS.items()},
+        "standard_error_over_probes": {name: all_of.errors[key] for key, name in _RANKS.items()},
+        "change_by_half_of_the_steps": {name: all_of.changes[key] for key, name in _RANKS.items()},
     }
 
 
@@ -192,7 +246,7 @@ def _put_ranks(found: Found, row: int, logs: Sequence[FloatArray]) -> None:
         found.put(name, row, float(np.mean([rank[key] for rank in ranks])))
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def _spread(values: Sequence[float] | FloatArray) -> dict[str, float]:
     mean = float(np.mean(values))
     error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
     return {"mean": mean, "standard_error": error, "n": len(values)}

@@ -38,11 +38,11 @@ class Effort:
     followed one by one; ``until``: the state that Jacobians lead to, counted along its stream from
     0 (None: the last); ``sites``: states at which a spectrum is written down, at most; ``exact``:
     the largest state all of whose directions are followed; ``rank``: leading directions of a larger
-    one; ``iterations``: of its subspace; ``step``: the optimiser's, whose update is measured;
-    ``branches``: moved alone, at most; ``arithmetic``: the one intended for training, of
-    ``arithmetic.ARITHMETICS``, or a module of your own in its place, compiled or fused (None: the
-    model's own); ``budget``: seconds for all of them, None
-    for no end; ``seed``: of every random vector. Raises SpecificationError.
+    one, or all of them where it has no more; ``iterations``: of its subspace; ``step``: the
+    optimiser's, whose update is measured; ``branches``: moved alone, at most; ``arithmetic``: the
+    one intended for training, of ``arithmetic.ARITHMETICS``, or a module of your own in its place,
+    compiled or fused (None: the model's own); ``budget``: seconds for all of them, None for no end;
+    ``seed``: of every random vector. Raises SpecificationError.
     """
 
     probes: int = 8
@@ -99,12 +99,12 @@ class Effort:
         gone = time.perf_counter() - self.began
         return dataclasses.replace(self, deadline=gone + (self.budget - gone) / parts)
 
-    def check(self, done: int, total: int) -> None:
-        """Raises BudgetSpentError when the time is over, ``done`` of ``total`` blocks behind."""
+    def check(self, done: int, total: int, parts: str = "blocks") -> None:
+        """Raises BudgetSpentError when the time is over, ``done`` of ``total`` parts behind."""
         if self.spent:
             raise BudgetSpentError(
                 f"its share of the budget of {self.budget:g} seconds was spent after {done} of "
-                f"{total} blocks"
+                f"{total} {parts}"
             )
 
 

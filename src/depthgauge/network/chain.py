@@ -29,6 +29,8 @@ __all__ = ["Chain", "Kept", "batched_vjp", "chain_of_blocks", "twice_differentia
 
 #: Numbers of cotangents in one batched backward pass, at most, counted at one state.
 AT_ONCE = 2**22
+#: Share by which ``push`` and ``pull`` may disagree.
+_AGREEING = 1e-2
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Chain:
         self.states = tuple(states)
         self.total = total
         self.outputs = tuple(outputs)
+        self._compared: set[tuple[int, int]] = set()
 
     def __len__(self) -> int:
         """Steps: one less than states."""
@@ -111,7 +114,9 @@ class Chain:
     def push(self, earlier: int, later: int, tangents: Tensor) -> Tensor:
         """``J_(earlier->later)`` on each of ``(P, *shape of earlier)``: ``(P, *shape of later)``.
 
-        Raises RuntimeError where an operation has no derivative of its backward.
+        Raises RuntimeError where an operation has no derivative of its backward. Some say nothing,
+        and what goes through them would be missing (``once_differentiable``, a backward that leaves
+        autograd), so the first result between two states is compared with ``pull``.
         """
         top, low = self.states[later], self.states[earlier]
         dummy = torch.zeros_like(top.value, requires_grad=True)
@@ -119,11 +124,30 @@ class Chain:
             [top.edge], [low.edge], [dummy], create_graph=True, allow_unused=True
         )
         if back is None or not back.requires_grad:  # nothing leads from one to the other
-            return tangents.new_zeros(len(tangents), *top.shape)
-        at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
-        edge = get_gradient_edge(back)
-        parts = [_vjp(edge, dummy, part, top.value) for part in torch.split(tangents, at_once)]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+            moved = tangents.new_zeros(len(tangents), *top.shape)
+        else:
+            at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
+            edge = get_gradient_edge(back)
+            parts = [_vjp(edge, dummy, part, top.value) for part in torch.split(tangents, at_once)]
+            moved = torch.cat(parts) if len(parts) > 1 else parts[0]
+        if back is not None and (earlier, later) not in self._compared:
+            self._compared.add((earlier, later))
+            self._compare(earlier, later, tangents, moved)
+        return moved
+
+    def _compare(self, earlier: int, later: int, tangents: Tensor, moved: Tensor) -> None:
+        """Raises RuntimeError where ``u . (J v)`` is not ``(J^T u) . v`` for Gaussian u."""
+        v, out = tangents.flatten(1), moved.flatten(1)
+        generator = torch.Generator("cpu").manual_seed(0)
+        u = torch.randn(4, out.shape[1], generator=generator).to(out)
+        pulled = self.pull(later, earlier, u.reshape(4, *moved.shape[1:])).flatten(1)
+        apart = torch.linalg.vector_norm(out @ u.T - v @ pulled.T)
+        # As large as these products are, also for a v that J keeps nothing of.
+        usual = torch.linalg.vector_norm(v) * torch.linalg.vector_norm(pulled) / v.shape[1] ** 0.5
+        if bool(apart > _AGREEING * (2 * torch.linalg.vector_norm(out) + usual)):
+            raise RuntimeError(
+                "the derivative of the backward pass is not that of the forward pass"
+            )
 
 
 def batched_vjp(

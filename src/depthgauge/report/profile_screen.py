@@ -339,17 +339,18 @@ def _place(block: int) -> str:
 
 
 def _error(profile: Profile, name: str) -> str:
-    """`` ± `` and the standard error of the first value: over probes, or the examples followed."""
+    """`` ± `` and the standard error of the first value: over probes or the examples followed, the
+    larger one."""
     if name == "apjn" and (found := profile.by_block("apjn_standard_error")):
         return _more(spread(found[1][0]).median)
     notes = profile.settings.get("instruments")
     spectrum = notes.get("spectrum", {}) if isinstance(notes, dict) else {}
-    if name == "effective_rank_participation" and "participation_standard_error" in spectrum:
-        return _more(spectrum["participation_standard_error"])
     ends = spectrum.get("from_end_to_end", {})
-    if name in ends and ends[name]["n"] > 1:
-        return _more(ends[name]["standard_error"])
-    return ""
+    if name not in ends:
+        return ""
+    over_probes = spectrum.get("standard_error_over_probes", {}).get(name, 0.0)
+    over_examples = ends[name]["standard_error"] if ends[name]["n"] > 1 else 0.0
+    return _more(max(over_examples, over_probes))
 
 
 def _more(error: float) -> str:
