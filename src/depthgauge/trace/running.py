@@ -294,21 +294,20 @@ def chain(
     """Another pass like ``before``, with the states at the values ``places`` kept on the graph.
 
     While the block lasts the graph is alive; the model is left as it was when it ends. A pass that
-    calls other functions than ``before`` is taken twice: to find the states, and to keep them.
-    Raises NetworkError where they are not found.
+    calls other functions than ``before`` is taken twice, to find the states and to keep them, and
+    so is one with states that a checkpoint makes. Raises NetworkError where they are not found.
     """
     graph = before.graph
     wanted = [uncast(graph, i) for i in places]
     with ExitStack() as opened:
         again = opened.enter_context(_again(model, batch, before, wanted, graph))
         at: Sequence[int | None] = wanted
-        if not alike(graph, again.graph, max(wanted, default=0)):
-            other = again.graph
-            at = counterparts(graph, other, wanted)
+        same = alike(graph, again.graph, max(wanted, default=0))
+        if not same:
+            at, graph = counterparts(graph, again.graph, wanted), again.graph
+        if not same or again.shut:
             opened.close()
-            if None not in at:
-                again = opened.enter_context(_again(model, batch, before, at, other))
-                graph = other
+            again = opened.enter_context(_again(model, batch, before, at, graph, _Opened()))
         count = examples(batch)
         states = []
         for i, j in zip(wanted, at, strict=True):
@@ -355,6 +354,11 @@ class _Again:
     def graph(self) -> Graph:
         return self.found.recorder.graph
 
+    @property
+    def shut(self) -> bool:
+        """Whether a state that was kept has no edge."""
+        return any(edge is None for edge, _ in self.found.recorder.kept.values())
+
     def kept(self, place: int) -> tuple[GradientEdge | None, Tensor | None]:
         edge, value = self.found.recorder.kept.get(place, (None, None))
         return edge or self.opened.get(place), value
@@ -362,11 +366,15 @@ class _Again:
 
 @contextmanager
 def _again(
-    model: nn.Module, batch: Any, before: Pass, wanted: Sequence[int | None], graph: Graph
+    model: nn.Module,
+    batch: Any,
+    before: Pass,
+    wanted: Sequence[int | None],
+    graph: Graph,
+    watcher: _Opened | None = None,
 ) -> Iterator[_Again]:
     """One more forward pass; ``wanted``: values of ``graph`` whose tensors are kept."""
     keep = [graph.places[i] for i in wanted if i is not None]
-    watcher = _Opened()
     with (
         untouched(before.held) as saved,
         torch.inference_mode(False),
@@ -377,6 +385,9 @@ def _again(
             found = _forward(model, before.held, batch, watcher, saved, before.lifted, keep)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
+        if watcher is None:
+            yield _Again(found, {})
+            return
         for _, tensor in tensors(found.output):
             found.recorder.find(tensor)
         where = found.recorder.graph.places
