@@ -65,7 +65,7 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """Blocks, each in a checkpoint of the kind ``use_reentrant``, or in none."""
 
-    def __init__(self, kind: bool | None, drop: float = 0.0, nested: bool = False) -> None:
+    def __init__(self, kind: bool | None, drop: float = 0.0, nested: bool | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.blocks = nn.ModuleList(Block(6, drop) for _ in range(4))
@@ -76,8 +76,9 @@ class Stack(nn.Module):
             if self.kind is None:
                 h = block(h)
                 continue
-            run = functools.partial(checkpoint, block, use_reentrant=False)
-            h = checkpoint(run if self.nested else block, h, use_reentrant=self.kind)
+            run = functools.partial(checkpoint, block, use_reentrant=self.nested)
+            inner = block if self.nested is None else run
+            h = checkpoint(inner, h, use_reentrant=self.kind)
         return h
 
 
@@ -108,11 +109,46 @@ def test_outside_of_the_mode_a_recomputation_has_other_numbers(
     assert numbers(found_in(Stack(NOT), x, name)) != plain
 
 
+@pytest.mark.parametrize("nested", [REENTRANT, NOT])
 @pytest.mark.parametrize("name", [None, "bfloat16", "float8_e4m3"])
-def test_a_checkpoint_inside_a_re_entrant_one(name: str | None) -> None:
+def test_a_checkpoint_inside_a_re_entrant_one(name: str | None, nested: bool) -> None:
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
     plain = numbers(found_in(Stack(NONE), x, name))
-    assert numbers(found_in(Stack(REENTRANT, nested=True), x, name)) == plain
+    assert numbers(found_in(Stack(REENTRANT, nested=nested), x, name)) == plain
+
+
+class Written(torch.autograd.Function):
+    """A product whose backward a model wrote, in products of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(h, w)
+        return F.linear(h, w)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        h, w = ctx.saved_tensors
+        return gradients[0].float() @ w, gradients[0].T @ h
+
+
+def test_a_backward_that_a_model_wrote_is_not_rounded_to_float8() -> None:
+    """Its float64 run is in float64, whatever it casts to."""
+
+    class Custom(nn.Linear):
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = h + Written.apply(h, self.weight)
+            return out
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Custom(6, 6), Custom(6, 6)), torch.randn(4, 6)
+    exact = precision(subject_of(model, x), Effort(arithmetic="float64"))
+    assert max(exact.columns["relative_error_gradient"][1]) == 0
+    gradients = [
+        found_in(model, x, n).columns["relative_error_gradient"][1] for n in (None, "float8_e4m3")
+    ]
+    assert gradients[0] == gradients[1]  # the weights and the cotangent as they are
+    states = found_in(model, x, "float8_e4m3").columns["relative_error_state"][1]
+    assert states[-1] > 1e-3
 
 
 def test_a_re_entrant_checkpoint_leaves_the_gradients_of_the_user() -> None:

@@ -277,8 +277,9 @@ class Float8(Mode):
 
     def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         name = plain_name(func)
-        if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
-            return func(*args, **kwargs)  # the backward of a function that the model wrote
+        backward = torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
+        if backward and not self._running:  # of a function that the model wrote; no module runs
+            return func(*args, **kwargs)
         if name in _WHOLE:
             self.add(name)
         elif which := factors(name):
