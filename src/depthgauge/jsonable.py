@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+from depthgauge.sites import QUANTITIES
 
 __all__ = ["finite", "jsonable", "why_not_finite"]
 
@@ -20,14 +22,29 @@ def finite(x: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def why_not_finite(x: float) -> str:
-    """``""`` for a finite number, else the words that stand beside its ``null``."""
+#: By the unit of what is no magnitude, the words for inf and for NaN: zeros need no bits, and of a
+#: state of zeros a ratio or a cosine is 0 / 0.
+_WORDS: Final = {
+    "bits": ("all zero", "not a number"),
+    "ratio": ("infinite", "undefined"),
+    "cosine": ("infinite", "undefined"),
+    "directions": ("infinite", "undefined"),
+}
+#: Ratios that are NaN only where what they compare is.
+_COMPARED: Final = ("relative_error_state", "relative_error_gradient")
+
+
+def why_not_finite(x: float, name: str = "") -> str:
+    """``""`` for a finite number, else the words that stand beside its ``null``; ``name``: of the
+    quantity, or of what a note holds (``ratio``, ``bits``)."""
     value = float(x)
+    if math.isfinite(value):
+        return ""
+    unit = QUANTITIES[name].unit if name in QUANTITIES else name
+    infinite, undefined = _WORDS.get(unit, ("overflow to inf", "not a number"))
     if math.isnan(value):
-        return "not a number"
-    if math.isinf(value):
-        return "overflow to inf" if value > 0 else "minus infinity"
-    return ""
+        return "not a number" if name in _COMPARED else undefined
+    return infinite if value > 0 else "minus infinity"
 
 
 def jsonable(value: object) -> Any:
@@ -41,25 +58,26 @@ def jsonable(value: object) -> Any:
     return _convert(value, Counter())
 
 
-def _convert(value: object, reasons: Counter[str]) -> Any:
-    """``value`` converted; what became ``null`` is counted in ``reasons``."""
+def _convert(value: object, reasons: Counter[str], name: str = "") -> Any:
+    """``value``, under the key ``name``, converted; what became ``null`` is counted in
+    ``reasons``."""
     match value:
         case None | bool() | str():
             return value
         case np.generic() | np.ndarray():
-            return _convert(value.tolist(), reasons)
+            return _convert(value.tolist(), reasons, name)
         case int():
             return int(value)
         case float():
-            if reason := why_not_finite(value):
+            if reason := why_not_finite(value, name):
                 reasons[reason] += 1
             return finite(value)
         case Mapping():
             return _convert_mapping(value)
         case Set():
-            return _convert(sorted(value, key=str), reasons)
+            return _convert(sorted(value, key=str), reasons, name)
         case Sequence():
-            return [_convert(item, reasons) for item in value]
+            return [_convert(item, reasons, name) for item in value]
         case _:
             return str(value)
 
@@ -68,7 +86,7 @@ def _convert_mapping(value: Mapping[Any, object]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, item in value.items():
         reasons: Counter[str] = Counter()
-        out[str(key)] = _convert(item, reasons)
+        out[str(key)] = _convert(item, reasons, str(key))
         if reasons and f"{key}{_SUFFIX}" not in value:
             out[f"{key}{_SUFFIX}"] = _sentence(reasons, item)
     return out

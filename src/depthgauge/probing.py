@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from torch import nn
 
 from depthgauge.arguments import HEAVY, PARTS
 from depthgauge.errors import ModelError, NetworkError
+from depthgauge.instruments.differences import ERRORS
 from depthgauge.instruments.directions import DIRECTIONS, directions
 from depthgauge.instruments.jacobians import APJN, apjn
 from depthgauge.instruments.parity import parity
-from depthgauge.instruments.precision import ERRORS, PRECISION, precision
+from depthgauge.instruments.precision import PRECISION, precision
 from depthgauge.instruments.spectra import BLOCKS, SPECTRUM, blocks, spectra
 from depthgauge.instruments.stiffness import STIFFNESS, stiffness
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
@@ -31,8 +31,8 @@ Group: TypeAlias = Sequence[Subject] | str
 
 
 def _precision(subject: Subject, effort: Effort) -> Found:
-    """``precision``; with a module in place of an arithmetic the errors are that module's."""
-    if not isinstance(other := effort.arithmetic, nn.Module):
+    """``precision``; with a module or function in place of an arithmetic the errors are its own."""
+    if (other := effort.arithmetic) is None or isinstance(other, str):
         return precision(subject, effort)
     found = precision(subject, dataclasses.replace(effort, arithmetic=None))
     compared = parity(subject, effort, other)

@@ -96,7 +96,7 @@ def _sites(profile: Profile) -> list[dict[str, Any]]:
             out[row][name] = median
             if several and name in _RIVERS:
                 out[row] |= {f"{name}_min": low, f"{name}_max": high}
-            if several and (reason := _reason(values, median)):
+            if several and (reason := _reason(values, median, name)):
                 out[row][f"{name}_reason"] = reason
     for name, found in profile.vectors.items():
         for row, numbers in found.items():
@@ -107,9 +107,9 @@ def _sites(profile: Profile) -> list[dict[str, Any]]:
     return out
 
 
-def _reason(values: np.ndarray[Any, Any], median: float) -> str:
+def _reason(values: np.ndarray[Any, Any], median: float, name: str) -> str:
     """``""`` or why the median over several seeds is null, with how many seeds are to blame."""
-    if not (reason := why_not_finite(median)):
+    if not (reason := why_not_finite(median, name)):
         return ""
     bad = int((~np.isfinite(values)).sum())
     return f"{reason} in {bad} of {values.size} seeds"

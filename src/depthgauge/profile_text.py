@@ -43,9 +43,9 @@ class Steep(NamedTuple):
     seed: int
 
 
-def number(x: float) -> str:
-    """Four digits, or the words for what is not finite."""
-    return why_not_finite(x) or f"{x:.4g}"
+def number(x: float, name: str = "") -> str:
+    """Four digits, or the words for what is not finite in the quantity ``name``."""
+    return why_not_finite(x, name) or f"{x:.4g}"
 
 
 def text(profile: Profile) -> str:

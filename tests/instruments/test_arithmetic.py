@@ -119,7 +119,7 @@ def test_float8_reaches_every_way_to_write_a_product(name: str) -> None:
 def test_what_float8_cannot_open_is_named() -> None:
     torch.manual_seed(0)
     _, said = ran(arithmetic_named("float8_e5m2"), nn.GRU(6, 3), torch.randn(4, 6))
-    assert said == ["gru ran in the model's own precision"]
+    assert said == ["gru in the model itself ran in the model's own precision"]
 
 
 class Casts(nn.Module):
@@ -194,7 +194,10 @@ def test_a_function_without_half_precision_is_named_and_emulated(name: str) -> N
     low = x.to(dtype)
     wanted = torch.cdist(low.float(), low.float()).to(dtype) + torch.cumsum(low, 0)[:, :1]
     assert torch.equal(out, wanted)
-    assert said == [f"cdist has no {name} here: it ran in float32, its result rounded"]
+    assert said == [
+        f"cdist in the model itself has no {name} here: it was computed in float32 and rounded to "
+        f"{name}"
+    ]
 
 
 def test_an_error_of_the_models_own_is_not_emulated() -> None:

@@ -23,7 +23,9 @@ import depthgauge as dg
 from depthgauge.arguments import PRECISION as NAMES
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.instruments.arithmetic import arithmetic_named
-from depthgauge.instruments.precision import PRECISION, growth, lost, precision
+from depthgauge.instruments.differences import growth
+from depthgauge.instruments.losses import lost
+from depthgauge.instruments.precision import PRECISION, precision
 from depthgauge.instruments.step import Step
 from depthgauge.instruments.subject import Branch, Effort, Found
 from depthgauge.network.module import EquationNetwork
@@ -329,8 +331,9 @@ def test_t5_of_the_library(inside: float, flagged: bool) -> None:
         )
         same = with_loss.notes["precision"]["headroom"]["float16"]["first_under_0"]
         assert same == first
-        if name:
-            assert "other functions" in profile.not_measured["relative_error_gradient"]
+        said = note["precision"]["notes"]
+        assert (name is not None) == any("the model calls isinf in" in line for line in said)
+        assert not {"relative_error_state", "relative_error_gradient"} & profile.not_measured.keys()
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -607,7 +610,9 @@ def test_a_function_without_half_precision_is_emulated_and_named() -> None:
     model, x = blocks(2)
     found = found_in(nn.Sequential(model[0], Far()), x, "float16")
     (said,) = found.notes["precision"]["notes"]
-    assert said == "cdist has no float16 here: it ran in float32, its result rounded"
+    assert said == (
+        "cdist in '1' has no float16 here: it was computed in float32 and rounded to float16"
+    )
     assert max(found.columns["relative_error_state"][1]) < 1e-2
 
 
@@ -619,21 +624,46 @@ def test_an_arithmetic_that_is_not_to_be_had_is_missing_with_its_reason() -> Non
         found_in(*blocks(2), "flaot16")
 
 
-def test_a_model_that_computes_otherwise_in_float16_is_compared_place_by_place() -> None:
+@pytest.mark.parametrize("first", [torch.float32, torch.float16])
+def test_a_model_that_clamps_in_float16_is_compared_where_it_adds(first: torch.dtype) -> None:
     class Clamps(Block):
         def forward(self, h: Tensor) -> Tensor:
             h = super().forward(h)
             return h.clamp(-100, 100) if h.dtype == torch.float16 else h
 
     torch.manual_seed(0)
-    model, x = nn.Sequential(Clamps(6), Clamps(6)), torch.randn(4, 6)
-    found = found_in(model, x, "float16")
-    assert "calls clamp in '0'" in found.missing["relative_error_gradient"]
-    assert "headroom_float16_bits" in found.columns
-    errors = column(found, "relative_error_state")
-    assert len(errors) == 3
-    assert max(errors.values()) < 2e-3
-    assert not found_in(model, x, "bfloat16").missing
+    model, x = nn.Sequential(Clamps(6), Clamps(6)).to(first), torch.randn(4, 6).to(first)
+    found = found_in(model, x, "float16", half_square)
+    (said,) = found.notes["precision"]["notes"]
+    assert "calls clamp in '0' where it calls linear in '1.w1' in float64" in said
+    each = []
+    for kind in (torch.float16, torch.float64):
+        states = [x.to(kind).requires_grad_()]
+        for block in copy.deepcopy(model).to(kind):
+            states.append(block(states[-1]))
+        back = torch.autograd.grad(half_square(states[-1]), states)
+        each.append([[t.detach().double().numpy() for t in ts] for ts in (states, back)])
+    for i, quantity in enumerate(("relative_error_state", "relative_error_gradient")):
+        errors = column(found, quantity)
+        for k, (low, exact) in enumerate(zip(each[0][i], each[1][i], strict=True)):
+            assert errors[k] == pytest.approx(distance(low, exact), rel=1e-10)
+    if first is torch.float32:
+        assert found_in(model, x, "bfloat16").notes["precision"]["notes"] == []
+
+
+def test_states_stay_where_the_forward_pass_raises_after_them() -> None:
+    class Head(nn.Linear):
+        def forward(self, h: Tensor) -> Tensor:
+            return super().forward(h.float())  # whatever its weights are
+
+    model, x = blocks(2)
+    found = found_in(nn.Sequential(model, Head(6, 2)), x, "bfloat16")
+    assert (
+        "linear was given float32, which float in '1' made of bfloat16"
+        in (found.missing["relative_error_gradient"])
+    )
+    assert len(found.columns["relative_error_state"][0]) == 3
+    assert not found_in(nn.Sequential(model, nn.Linear(6, 2)), x, "bfloat16").missing
 
 
 def test_the_model_is_as_before() -> None:

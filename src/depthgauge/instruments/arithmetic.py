@@ -12,7 +12,8 @@
 
 float64 is the reference: there a model's own casts to narrower types are casts to float64, and
 random numbers are those that float32 draws. In half precision a function that PyTorch lacks runs in
-float32 and its result is rounded, which is said.
+float32 and its result is rounded, which is said. A model whose parameters are of several types is
+its own arithmetic, and that of the half precision among them.
 
 A factor's scale in float8 is 1 (``"plain"``), or ``largest finite / max |x|`` of the whole tensor
 (``"amax"``, current scaling; Micikevicius et al., arXiv 2209.05433, section 3).
@@ -21,27 +22,26 @@ A factor's scale in float8 is 1 (``"plain"``), or ``largest finite / max |x|`` o
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from depthgauge.errors import NetworkError, SpecificationError, nearest
-from depthgauge.instruments.formats import FORMATS, Format, cast
+from depthgauge.instruments.formats import FORMATS, Format
+from depthgauge.instruments.modes import Float8, Lent, Mode, Widest
 from depthgauge.trace.batches import mapped, tensors
 from depthgauge.trace.inventory import Inventory
-from depthgauge.trace.operations import kind_of, plain_name
 
 __all__ = [
     "ARITHMETICS",
     "SCALINGS",
     "Arithmetic",
     "arithmetic_named",
-    "factors",
+    "meant",
     "not_autocast",
     "own",
 ]
@@ -49,25 +49,32 @@ __all__ = [
 _CASTS: Final = ("float64", "float32", "bfloat16", "float16")
 _AUTOCAST: Final = {"autocast-bfloat16": "bfloat16", "autocast-float16": "float16"}
 _FLOAT8: Final = ("float8_e4m3", "float8_e5m2")
-_NARROW: Final = (torch.float32, torch.float16, torch.bfloat16)
 ARITHMETICS: Final = (*_CASTS, "tf32", *_AUTOCAST, *_FLOAT8)
 SCALINGS: Final = ("plain", "amax")
 
+_HALVES: Final = (torch.float16, torch.bfloat16)
+
 #: Complex numbers whose parts are of a real type.
 _COMPLEX: Final = {torch.float64: torch.complex128, torch.float32: torch.complex64}
-#: Functions of several products in one call, which the emulation does not reach into.
-_WHOLE: Final = ("multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @dataclass(frozen=True)
 class Arithmetic:
     """One arithmetic by its name. ``format``: in which values are rounded; ``stored``: that of the
-    weights, in which updates are added."""
+    weights, in which updates are added. ``mix``: the types of a model's own parameters, commonest
+    first, where there are several; each is stored in its own.
+    """
 
     name: str
     format: Format
     stored: Format
     scaling: str = "plain"
+    mix: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Its name; of the model's own the types of its weights."""
+        return " and ".join(self.mix) or (self.format.name if self.name == "own" else self.name)
 
     @property
     def emulated(self) -> bool:
@@ -104,24 +111,10 @@ class Arithmetic:
             device = next((p.device.type for p in model.parameters()), "cpu")
             with torch.autocast(device, dtype=self.format.dtype):
                 yield notes
-        elif self.name in _FLOAT8:
-            with _Float8(self.format, self.scaling) as mode:
+        elif (mode := self._mode(model)) is not None:
+            with mode.watching():
                 yield notes
-            notes += [f"{name} ran in the model's own precision" for name in sorted(mode.whole)]
-        elif self.name == "float64":
-            with _Widest() as widest:
-                yield notes
-            notes += [
-                f"{name} has no float64 here: in the reference too it ran in float32"
-                for name in sorted(widest.functions)
-            ]
-        elif self.format.dtype in (torch.float16, torch.bfloat16):
-            with _Lent() as lent:
-                yield notes
-            notes += [
-                f"{name} has no {self.format.name} here: it ran in float32, its result rounded"
-                for name in sorted(lent.functions)
-            ]
+            notes += [f"{said} {self._emulated}" for said in mode.told()]
         elif self.name == "tf32":
             matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
             before = matmul.allow_tf32, cudnn.allow_tf32
@@ -133,13 +126,32 @@ class Arithmetic:
         else:
             yield notes
 
+    def _mode(self, model: nn.Module) -> Mode | None:
+        if self.name in _FLOAT8:
+            return Float8(model, self.format, self.scaling)
+        if self.name == "float64":
+            return Widest(model)
+        return Lent(model) if self.format.dtype in _HALVES else None
+
+    @property
+    def _emulated(self) -> str:
+        """What became of functions that this arithmetic does not have."""
+        if self.name in _FLOAT8:
+            return "ran in the model's own precision"
+        if self.name == "float64":
+            return "has no float64 here: in the reference too it was computed in float32"
+        return (
+            f"has no {self.format.name} here: it was computed in float32 and rounded to "
+            f"{self.format.name}"
+        )
+
 
 def arithmetic_named(name: str, scaling: str = "plain") -> Arithmetic:
     """The arithmetic of that name. Raises SpecificationError with the nearest name."""
     if name not in ARITHMETICS:
         raise SpecificationError(
             f"the arithmetic is {name!r}, expected one of {', '.join(ARITHMETICS)}, or a module "
-            f"of your own{nearest(str(name), ARITHMETICS)}"
+            f"or function of your own that takes the same batch{nearest(str(name), ARITHMETICS)}"
         )
     if scaling not in SCALINGS:
         raise SpecificationError(
@@ -161,12 +173,27 @@ def not_autocast(device: torch.device) -> torch.autocast:
 
 
 def own(held: Inventory, batch: Any) -> Arithmetic:
-    """The model as it is; the format is that of most parameters, else of the batch."""
+    """The model as it is, each parameter in its own type. The format is that of most parameters,
+    of those in half precision where there are any, and that of the batch where there are none."""
     kinds = [p.dtype for _, p in held.parameters if p.is_floating_point()]
     kinds = kinds or [t.dtype for _, t in tensors(batch) if t.is_floating_point()]
-    most = max(set(kinds), key=kinds.count) if kinds else torch.float32
-    format = next((f for f in FORMATS.values() if f.dtype == most), FORMATS["float32"])
-    return Arithmetic("own", format, format)
+    counted = [f for f in FORMATS.values() if f.dtype in kinds]
+    counted.sort(key=lambda f: -sum(kind == f.dtype for kind in kinds))
+    plain = [FORMATS["float32"]]
+    format = next((f for f in counted if f.dtype in _HALVES), (counted or plain)[0])
+    mix = tuple(f.name for f in counted) if len(counted) > 1 else ()
+    return Arithmetic("own", format, (counted or plain)[0], mix=mix)
+
+
+def meant(name: str, held: Inventory, batch: Any) -> Arithmetic:
+    """The arithmetic ``name``; that of a half precision which a model holds beside wider weights is
+    the model's own: what it keeps wider it keeps so in training.
+
+    Raises SpecificationError with the nearest name.
+    """
+    as_it_is, named = own(held, batch), arithmetic_named(name)
+    mixed = named.name in as_it_is.mix and named.format.dtype in _HALVES
+    return as_it_is if mixed else named
 
 
 def _plain_float32(name: str, held: Inventory) -> None:
@@ -216,161 +243,3 @@ def _copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
             if buffer is not None:
                 module._buffers[name] = _converted(buffer, dtype)
     return made
-
-
-# ------------------------------------------------------------------------------------- modes
-
-#: Functions that draw: what they draw depends on the precision in which they draw it.
-_DRAWS: Final = (
-    "bernoulli", "rand_like", "randn_like", "normal", "uniform", "exponential", "log_normal",
-    "cauchy", "gumbel_softmax", "multinomial", "poisson",
-)  # fmt: skip
-#: What PyTorch says where a kernel lacks a type.
-_LACKS: Final = ("not implemented for", "Unsupported dtype", "Low precision dtypes not supported")
-
-
-def _as(dtype: torch.dtype, only: Sequence[torch.dtype]) -> Callable[[Any], Any]:
-    """Changes tensors of the types ``only`` to ``dtype``, also in lists and tuples."""
-
-    def change(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            return x.to(dtype) if x.dtype in only else x
-        if type(x) in (list, tuple):
-            return type(x)([change(item) for item in x])
-        return x
-
-    return change
-
-
-def _writes(function: Any) -> bool:
-    """Whether a function writes to its first tensor, or is a property of it."""
-    name = getattr(function, "__name__", "")
-    if name.startswith("__"):
-        return name.startswith("__i") or name in ("__setitem__", "__get__", "__set__")
-    return bool(name.endswith("_"))
-
-
-class _Widest(TorchFunctionMode):
-    """Everything in float64: what a model casts down, and tensors that it makes itself.
-    ``functions`` names those that lack float64 and ran in float32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.functions: set[str] = set()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name, of_tensor = plain_name(func), bool(args) and isinstance(args[0], Tensor)
-        if name in ("float", "half", "bfloat16") and of_tensor:
-            return args[0].double()
-        widen, lend = _as(torch.float64, _NARROW), _as(torch.float32, (torch.float64,))
-        if name in _DRAWS and of_tensor:
-            drawn = func(*map(lend, args), **kwargs)
-            return args[0].copy_(drawn) if _writes(func) else widen(drawn)
-        if of_tensor and name in ("to", "type"):
-            args = [torch.float64 if a in _NARROW else a for a in map(widen, args)]
-            kwargs = {k: torch.float64 if a in _NARROW else a for k, a in kwargs.items()}
-        elif of_tensor and kwargs.get("dtype") in _NARROW:
-            kwargs = {**kwargs, "dtype": torch.float64}  # softmax(x, dtype=float32)
-        elif not _writes(func) and "out" not in kwargs:
-            args, kwargs = list(map(widen, args)), {k: widen(a) for k, a in kwargs.items()}
-        try:
-            out = func(*args, **kwargs)
-        except RuntimeError as error:
-            if _writes(func) or "ouble" not in str(error):
-                raise
-            out = func(*map(lend, args), **{k: lend(a) for k, a in kwargs.items()})
-            self.functions.add(name)
-        leaf = isinstance(out, Tensor) and out.is_leaf and out.requires_grad
-        return out if leaf or _writes(func) else widen(out)
-
-
-class _Lent(TorchFunctionMode):
-    """Functions that lack half precision run in float32; ``functions`` names them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.functions: set[str] = set()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        try:
-            return func(*args, **kwargs)
-        except RuntimeError as error:
-            halves = (torch.float16, torch.bfloat16)
-            given = [t for _, t in tensors([*args, *kwargs.values()]) if t.dtype in halves]
-            if not given or not any(words in str(error) for words in _LACKS):
-                raise
-        lend = _as(torch.float32, halves)
-        out = func(*map(lend, args), **{key: lend(a) for key, a in kwargs.items()})
-        self.functions.add(plain_name(func))
-        if _writes(func):
-            return args[0].copy_(out)
-        return _as(given[0].dtype, (torch.float32,))(out)
-
-
-def factors(name: str) -> list[int]:
-    """Which arguments of the function ``name`` are factors of a product, by position."""
-    kind = kind_of(name)
-    if name in _WHOLE or "embedding" in name or kind not in ("weights", "contract", "attend"):
-        return []
-    if name.startswith(("add", "baddbmm")):  # the first tensor is added
-        return [1, 2]
-    return list(range(2 if kind == "weights" else 3))
-
-
-# ------------------------------------------------------------------------------------ float8
-
-
-class _Through(torch.autograd.Function):
-    """Round to the format; the gradient goes through as if nothing had been done."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, format: Format, scaling: str) -> Tensor:
-        if scaling == "plain":
-            return cast(x, format).to(x.dtype)
-        top = x.abs().amax()
-        scale = torch.where(top > 0, format.largest / top, 1.0)
-        return (cast(x * scale, format) / scale).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None, None
-
-
-class _Float8(TorchFunctionMode):
-    """Casts the factors of every product; ``whole`` names functions that it could not open."""
-
-    def __init__(self, format: Format, scaling: str) -> None:
-        super().__init__()
-        self._format, self._scaling = format, scaling
-        self.whole: set[str] = set()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = plain_name(func)
-        if name in _WHOLE:
-            self.whole.add(name)
-        elif which := factors(name):
-            args = tuple(
-                self._rounded(a) if i in which or isinstance(a, list | tuple) else a
-                for i, a in enumerate(args)
-            )
-            kwargs = {
-                key: self._rounded(a) if key not in ("bias", "attn_mask", "out") else a
-                for key, a in kwargs.items()
-            }
-        return func(*args, **kwargs)
-
-    def _rounded(self, x: Any) -> Any:
-        if isinstance(x, list | tuple):  # einsum's operands
-            return type(x)(self._rounded(item) for item in x)
-        if isinstance(x, Tensor) and x.is_floating_point() and x.numel():
-            return _Through.apply(x, self._format, self._scaling)  # type: ignore[no-untyped-call]
-        return x

@@ -27,8 +27,8 @@ from torch.autograd.graph import Node
 
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.subject import Run
+from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.batches import mapped
-from depthgauge.trace.running import gradients
 
 __all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "trainable"]
 
@@ -227,7 +227,7 @@ def _differences(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:
             total = chain.total()
             found = gradients(total, list(parameters))
             pairs = zip(parameters, found, strict=True)
-            each = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+            each = [torch.zeros_like(p) if g is None else dense(g) for p, g in pairs]
             return float(total.detach()), flat(each)
 
     def times(v: Tensor) -> Tensor:

@@ -1,11 +1,14 @@
-"""A module of the user's own, compiled, fused or written anew, against the subject in float64.
+"""A module or function of the user's own, compiled, fused or written anew, against the subject in
+float64.
 
     output_error              |y - y*| / |y*| of every floating output, in order
     input_gradient_error      the same of the gradient at every floating tensor of the batch
     parameter_gradient_error  the same of the gradient of every parameter that both have, by name
 
 States are compared only where the other module calls the same functions in the same order: fused
-code has other states, or none that a hook could see, and compiled code would run uncompiled.
+code has other states, or none that a hook could see, and compiled code would run uncompiled. A
+function has no modules and no parameters by name: the gradients are those of the parameters of the
+subject that it uses.
 """
 
 from __future__ import annotations
@@ -21,28 +24,48 @@ from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError, ModelError
 from depthgauge.instruments.arithmetic import Arithmetic, arithmetic_named, own
+from depthgauge.instruments.differences import ERRORS, errors, other_functions
 from depthgauge.instruments.formats import relative_distance
-from depthgauge.instruments.precision import ERRORS, Runs, errors
+from depthgauge.instruments.runs import Runs
 from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.batches import call, mapped, tensors
-from depthgauge.trace.inventory import inventory
+from depthgauge.trace.inventory import Inventory, inventory
 from depthgauge.trace.running import loss_of, unwrapped
 from depthgauge.trace.untouched import untouched
 
 __all__ = ["parity"]
 
 
-def parity(subject: Subject, effort: Effort, other: nn.Module) -> Found:
+class _Function(nn.Module):
+    """A function as a module, which holds nothing."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+
+def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., Any]) -> Found:
     """Errors of ``other``, run as it is on the subject's batch, against the subject in float64."""
+    if not isinstance(other, nn.Module):
+        other = _Function(other)
     found = Found()
     held = inventory(subject.model)
     exact = arithmetic_named("float64")
-    note: dict[str, Any] = {"against": type(other).__name__, "reference": "float64"}
+    note: dict[str, Any] = {"against": _name(other), "reference": "float64"}
     found.notes["parity"] = note
     try:
         model, batch = exact.prepared(subject.model, held, subject.batch)
-        wanted = _ends(model, batch, subject.loss, effort.seed, exact)
-        ends = _ends(other, subject.batch, subject.loss, effort.seed, own(held, subject.batch))
+        wanted = _ends(model, batch, subject.loss, effort.seed, exact, inventory(model))
+        theirs = held if isinstance(other, _Function) else inventory(other)
+        as_it_is = own(theirs, subject.batch)
+        ends = _ends(other, subject.batch, subject.loss, effort.seed, as_it_is, theirs)
     except DepthgaugeError as error:
         found.missing = dict.fromkeys(ERRORS, str(error))
         return found
@@ -60,6 +83,8 @@ def parity(subject: Subject, effort: Effort, other: nn.Module) -> Found:
 
 def _states(subject: Subject, other: nn.Module, found: Found, note: dict[str, Any]) -> str:
     """``""`` and the errors at states, or why these are not compared."""
+    if isinstance(other, _Function):
+        return "a function has no modules whose states could be followed"
     if unwrapped(other)[1]:
         return "compiled code has no states that a hook sees"
     runs = Runs(subject)
@@ -67,6 +92,8 @@ def _states(subject: Subject, other: nn.Module, found: Found, note: dict[str, An
     seen = runs.of(own(inventory(other), subject.batch), model=other)
     if reference is None or seen is None:
         return next(iter(runs.why.values()))
+    if differs := other_functions(reference.ranges, seen.ranges):
+        return f"{differs}, so that states cannot be compared"
     errors(subject, reference, seen, found, note)
     return found.missing.pop("relative_error_state", "")
 
@@ -86,9 +113,9 @@ def _ends(
     loss: Callable[..., Any] | None,
     seed: int,
     arithmetic: Arithmetic,
+    held: Inventory,
 ) -> _Ends:
     """One pass as the model runs by itself: nothing recorded, nothing uncompiled."""
-    held = inventory(model)
     leaves: list[Tensor] = []
 
     def given(x: Tensor) -> Tensor:
@@ -108,20 +135,22 @@ def _ends(
                     total = _along(list(outputs.values()), seed)
                 else:
                     total = loss_of(loss, output, batch)
-            named = [(n, p) for n, p in held.parameters if p.requires_grad]
-            back = torch.autograd.grad(total, [*leaves, *(p for _, p in named)], allow_unused=True)
+                named = [(n, p) for n, p in held.parameters if p.requires_grad]
+                back = gradients(total, [*leaves, *(p for _, p in named)])
         except DepthgaugeError:
             raise
         except Exception as error:
             line = str(error).strip().partition("\n")[0]
-            raise ModelError(
-                f"{type(model).__name__} raised {type(error).__name__}: {line}"
-            ) from error
+            raise ModelError(f"{_name(model)} raised {type(error).__name__}: {line}") from error
     names = [name or "input" for name, t in tensors(batch) if t.is_floating_point()]
     inputs = {n: g for n, g in zip(names, back, strict=False) if g is not None}
     pairs = zip(named, back[len(leaves) :], strict=True)
-    parameters = {name: g for (name, _), g in pairs if g is not None}
+    parameters = {name: dense(g) for (name, _), g in pairs if g is not None}
     return _Ends({n or "output": t.detach() for n, t in outputs.items()}, inputs, parameters)
+
+
+def _name(model: nn.Module) -> str:
+    return repr(model) if isinstance(model, _Function) else type(model).__name__
 
 
 def _along(outputs: list[Tensor], seed: int) -> Tensor:

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
-from depthgauge.instruments.arithmetic import factors
 from depthgauge.instruments.formats import FORMATS
+from depthgauge.instruments.modes import factors
 from depthgauge.instruments.rivers import rms, wide
 from depthgauge.trace.batches import tensors
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.operations import CASTS, kind_of, plain_name
 
-__all__ = ["Extent", "Place", "Ranges", "extent"]
+__all__ = ["Extent", "Place", "Ranges", "document", "extent"]
 
 _MASK: Final = -0.99 * FORMATS["float32"].largest
 #: Kinds that carry values on as they are, unless they cast them.
@@ -71,10 +71,16 @@ def extent(x: Tensor) -> Extent:
     return Extent(values.abs().max().item(), rms(values)[0], lost, kind)
 
 
+def document(place: Place) -> dict[str, Any]:
+    factor = f", factor {place.factor}" if place.factor else ""
+    return {"path": place.path, "function": place.function + factor}
+
+
 class Ranges(TorchFunctionMode):
     """Reads a pass of ``model`` that runs inside the block: ``values`` and ``gradients`` by place,
     in the order in which they were computed; with ``products`` also what enters products of
     matrices. ``trail`` names every function called. ``keep``: places whose tensors are ``kept``.
+    Of several passes in the block it holds the last.
     """
 
     def __init__(
@@ -131,8 +137,18 @@ class Ranges(TorchFunctionMode):
     def _enter(self, module: nn.Module, args: Any) -> None:
         path = self._paths.get(id(module))
         if path is not None:
+            if not path and not self._running:
+                self._begin()
             self._running.append((path, self._calls[path]))
             self._calls[path] += 1
+
+    def _begin(self) -> None:
+        """What a pass before has left is forgotten, but what the model is given."""
+        self.values = {k: v for k, v in self.values.items() if k.function == "input"}
+        self.kept = {k: x for k, x in self.kept.items() if k.function == "input"}
+        self.gradients, self.trail = {}, []
+        self._calls.clear()
+        self._functions.clear()
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         path = self._paths.get(id(module))

@@ -6,6 +6,8 @@
     adam       w - lr g / (|g| + eps) at the first step, nearly lr sign(g)  (arXiv 1412.6980)
     adamw      the same after w (1 - 0.01 lr): decay apart from the gradient (arXiv 1711.05101)
 
+PyTorch's Adam takes no sparse gradients: for a named one, that of a sparse embedding is made dense.
+
 The arithmetic is PyTorch's own optimiser, in the precision of the parameters, so that an update
 below half a unit in the last place of a weight is the zero that training would make of it.
 """
@@ -16,7 +18,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from depthgauge.errors import SpecificationError, nearest
+from depthgauge.trace.backward import dense
 
 __all__ = ["OPTIMIZERS", "Factory", "Step", "check", "moved", "stepped"]
 
@@ -103,12 +106,13 @@ class Step:
 @dataclass(frozen=True)
 class Stepped:
     """New values of the parameters that the optimiser moves, by name; why others stay; its name
-    and its learning rates, each once."""
+    and its learning rates, each once; whose sparse gradients were made dense."""
 
     values: dict[str, Tensor]
     stay: dict[str, str]
     optimizer: str
     lr: list[float]
+    dense: list[str] = field(default_factory=list)
 
 
 def check(step: Step, parameters: Mapping[str, nn.Parameter]) -> str:
@@ -137,8 +141,11 @@ def stepped(
     if why := check(step, parameters):
         raise SpecificationError(why)
     copies = _copies(parameters)
+    sparse = [name for name, g in gradients.items() if g is not None and g.layout != torch.strided]
+    made_dense = sparse if step.optimizer in ("adam", "adamw") else []
     for name, copied in copies.items():
-        copied.grad = gradients.get(name)
+        g = gradients.get(name)
+        copied.grad = dense(g) if g is not None and name in made_dense else g
     if isinstance(step.optimizer, Optimizer):
         twins = {id(p): copies[name] for name, p in parameters.items()}
         optimizer = _copied(step.optimizer, twins)
@@ -162,9 +169,10 @@ def stepped(
             type(optimizer).step(optimizer)
     except Exception as error:
         line = str(error).strip().partition("\n")[0]
+        named = f" (that of '{sparse[0]}' is sparse)" if sparse else ""
         raise SpecificationError(
-            f"the step of {type(optimizer).__name__} raised {type(error).__name__}: {line}; give "
-            f"an optimizer whose step() takes these gradients and needs no closure"
+            f"the step of {type(optimizer).__name__} raised {type(error).__name__}: {line}{named}; "
+            f"give an optimizer whose step() takes these gradients and needs no closure"
         ) from error
     stay = {name: _why_not(p, gradients.get(name), name in held) for name, p in parameters.items()}
     values = {name: copies[name].detach() for name, why in stay.items() if not why}
@@ -173,6 +181,7 @@ def stepped(
         {name: why for name, why in stay.items() if why},
         step.optimizer if isinstance(step.optimizer, str) else type(optimizer).__name__,
         sorted(set(rates.values())),
+        made_dense,
     )
 
 

@@ -42,9 +42,10 @@ from depthgauge.instruments.step import check
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
+from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import chain, gradients, run, unwrapped
+from depthgauge.trace.running import chain, run, unwrapped
 
 __all__ = ["STIFFNESS", "curvature", "stiffness"]
 
@@ -296,7 +297,7 @@ def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, A
                 return _nothing(f"{why} after step {step}") | {"ratio": math.inf, "losses": losses}
             return _nothing(why)
         for p, g in zip(parameters, each, strict=True):
-            p.grad = g
+            p.grad = g if g is None else dense(g)
         optimizer.step()
         optimizer.zero_grad()
         del total, each, states

@@ -40,9 +40,10 @@ class Effort:
     the largest state all of whose directions are followed; ``rank``: leading directions of a larger
     one, or all of them where it has no more; ``iterations``: of its subspace; ``step``: the
     optimiser's, whose update is measured; ``branches``: moved alone, at most; ``arithmetic``: the
-    one intended for training, of ``arithmetic.ARITHMETICS``, or a module of your own in its place,
-    compiled or fused (None: the model's own); ``budget``: seconds for all of them, None for no end;
-    ``seed``: of every random vector. Raises SpecificationError.
+    one intended for training, of ``arithmetic.ARITHMETICS``, or in its place a module or function
+    of your own that takes the same batch, compiled or fused (None: the model's own); ``budget``:
+    seconds for all of them, None for no end; ``seed``: of every random vector. Raises
+    SpecificationError.
     """
 
     probes: int = 8
@@ -54,7 +55,7 @@ class Effort:
     iterations: int = 3
     step: Step = field(default_factory=Step)
     branches: int = 32
-    arithmetic: str | nn.Module | None = None
+    arithmetic: str | nn.Module | Callable[..., Any] | None = None
     budget: float | None = None
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
@@ -72,8 +73,14 @@ class Effort:
                 f"until is {until!r}, expected a whole number of at least 1: the state after so "
                 f"many steps of the stream, or None for the last"
             )
-        if self.arithmetic is not None and not isinstance(self.arithmetic, nn.Module):
-            arithmetic_named(self.arithmetic)
+        other = self.arithmetic
+        if isinstance(other, type):
+            raise SpecificationError(
+                f"arithmetic is the class {other.__name__}, expected a module or function that "
+                f"takes the batch; give an instance of it"
+            )
+        if isinstance(other, str) or not (other is None or callable(other)):
+            arithmetic_named(other)
         if not isinstance(self.step, Step):
             raise SpecificationError(
                 f"step is {self.step!r}, expected depthgauge.Step(optimizer, lr)"

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from depthgauge.errors import SpecificationError
 from depthgauge.instruments.step import Step, check, moved, stepped
 from depthgauge.instruments.subject import Branch, BudgetSpentError, Effort, Found, Subject
+from depthgauge.trace.backward import gradients
 from depthgauge.trace.inventory import inventory
-from depthgauge.trace.running import gradients
 
 __all__ = ["UPDATES", "updates"]
 
@@ -81,6 +81,7 @@ def updates(subject: Subject, effort: Effort) -> Found:
         "smallest_relative_change_that_shows": torch.finfo(before[-1].dtype).eps,
         "weights": [_weight(name, *pair) for name, pair in changes.items()],
         "not_moved": taken.stay,
+        **({"sparse_made_dense": taken.dense} if taken.dense else {}),
     }
     try:
         _branches(subject, effort, changes, before[-1], found)

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from depthgauge.errors import NetworkError
+
 if TYPE_CHECKING:
     from depthgauge.network.module import EquationNetwork
 
@@ -35,11 +37,20 @@ _AGREEING = 1e-2
 
 @dataclass(frozen=True)
 class Kept:
-    """One state: where autograd made it, its numbers at that moment, its axis of examples."""
+    """One state: where autograd made it (None: no gradient reaches it), its numbers at that moment,
+    its axis of examples, the module that made it."""
 
-    edge: GradientEdge
+    reached: GradientEdge | None
     value: Tensor
     axis: int | None
+    path: str = ""
+
+    @property
+    def edge(self) -> GradientEdge:
+        """Raises NetworkError where no gradient reaches the state."""
+        if self.reached is None:
+            raise NetworkError(f"no gradient reaches the state made in '{self.path}'")
+        return self.reached
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -294,12 +294,12 @@ def _deeper(profile: Profile, head: str, labels: Mapping[str, str]) -> list[Colu
         medians = np.array([spread(row).median for row in values])
         names.append(label)
         error = _error(profile, name)
-        firsts.append(f"{number(medians[0])}{error} at {_place(blocks[0])}")
-        lasts.append(f"{number(medians[-1])} at {_place(blocks[-1])}")
+        firsts.append(f"{number(medians[0], name)}{error} at {_place(blocks[0])}")
+        lasts.append(f"{number(medians[-1], name)} at {_place(blocks[-1])}")
         with np.errstate(all="ignore"):
             low, high = np.fmin.reduce(medians), np.fmax.reduce(medians)
-        least.append(number(float(low)))
-        most.append(number(float(high)))
+        least.append(number(float(low), name))
+        most.append(number(float(high), name))
     return [
         Column(head, names, right=False),
         Column("first", firsts, right=False),
@@ -383,7 +383,7 @@ def _branches(profile: Profile) -> list[Column]:
     columns = [Column("branch", paths, right=False)]
     for name, rows in found.items():
         for label, pick in _BRANCHES[name].items():
-            cells = [number(spread(pick(rows[path])).median) for path in paths]
+            cells = [number(spread(pick(rows[path])).median, name) for path in paths]
             columns.append(Column(label, cells))
     if paths:
         blocks = next(iter(found.values()))

@@ -18,20 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
 from depthgauge.network.chain import Chain, Kept, twice_differentiable
+from depthgauge.trace.alike import alike, counterparts, uncast
+from depthgauge.trace.backward import gradients
 from depthgauge.trace.batches import call, examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import Inventory, inventory
-from depthgauge.trace.operations import CASTS
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["Pass", "chain", "gradients", "loss_of", "quiet", "run", "unwrapped"]
+__all__ = ["Pass", "chain", "loss_of", "quiet", "run", "unwrapped"]
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -292,36 +293,33 @@ def chain(
 ) -> Iterator[Chain]:
     """Another pass like ``before``, with the states at the values ``places`` kept on the graph.
 
-    While the block lasts the graph is alive; the model is left as it was when it ends. Raises
-    NetworkError where the pass takes another path, or where no gradient reaches a state.
+    While the block lasts the graph is alive; the model is left as it was when it ends. A pass that
+    calls other functions than ``before`` is taken twice, to find the states and to keep them, and
+    so is one with states that a checkpoint makes. Raises NetworkError where they are not found.
     """
-    held = before.held
-    with (
-        untouched(held) as saved,
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        twice_differentiable(),
-    ):
-        try:
-            keep = [before.graph.places[_uncast(before.graph, i)] for i in places]
-            found = _forward(model, held, batch, None, saved, before.lifted, keep)
-        except _Refused as refused:
-            raise refused.error from refused.error.__cause__
-        recorder = found.recorder
+    graph = before.graph
+    wanted = [uncast(graph, i) for i in places]
+    with ExitStack() as opened:
+        again = opened.enter_context(_again(model, batch, before, wanted, graph))
+        at: Sequence[int | None] = wanted
+        same = alike(graph, again.graph, max(wanted, default=0))
+        if not same:
+            at, graph = counterparts(graph, again.graph, wanted), again.graph
+        if not same or again.shut:
+            opened.close()
+            again = opened.enter_context(_again(model, batch, before, at, graph, _Opened()))
         count = examples(batch)
         states = []
-        for i in places:
-            made = before.graph.places[_uncast(before.graph, i)]
-            edge, value = recorder.kept.get(made, (None, None))
+        for i, j in zip(wanted, at, strict=True):
+            edge, value = (None, None) if j is None else again.kept(graph.places[j])
             if value is None or tuple(value.shape) != before.graph.values[i].shape:
                 raise NetworkError(
                     "a second pass of the model does not compute what the first did, so its states "
                     "cannot be followed; make the forward pass depend on its batch and seed alone"
                 )
-            if edge is None:
-                where = before.graph.path(i) or "the input"
-                raise NetworkError(f"no gradient reaches the state made in '{where}'")
-            states.append(Kept(edge, value, _axis(value.shape, count)))
+            where = before.graph.path(i) or "the input"
+            states.append(Kept(edge, value, _axis(value.shape, count), where))
+        found, recorder = again.found, again.found.recorder
 
         def total() -> Tensor:
             outputs = list(tensors(found.output))
@@ -330,13 +328,70 @@ def chain(
         yield Chain(states, total, [t.detach() for _, t in tensors(found.output)])
 
 
-def _uncast(graph: Graph, i: int) -> int:
-    """The value that a cast was given. A cast to a tensor's own type gives the tensor itself, in
-    another precision a new one, which only what follows the cast sends its gradient to."""
-    value = graph.values[i]
-    while value.name in CASTS and value.inputs:
-        value = graph.values[value.inputs[0]]
-    return value.index
+class _Opened:
+    """Where autograd made what a re-entrant checkpoint gives: known when that has ended."""
+
+    def __init__(self) -> None:
+        self.edges: dict[int, GradientEdge] = {}
+
+    def opened(self, index: int, x: Tensor) -> None:
+        self.edges[index] = get_gradient_edge(x)
+
+    def _nothing(self, *seen: Any) -> None:
+        """Numbers are not asked for."""
+
+    begin = adding = made = added = activating = activated = entering = returned = left = _nothing
+
+
+@dataclass
+class _Again:
+    """A pass taken again: what came out of it, the edges that checkpoints opened."""
+
+    found: _Forward
+    opened: dict[int, GradientEdge]
+
+    @property
+    def graph(self) -> Graph:
+        return self.found.recorder.graph
+
+    @property
+    def shut(self) -> bool:
+        """Whether a state that was kept has no edge."""
+        return any(edge is None for edge, _ in self.found.recorder.kept.values())
+
+    def kept(self, place: int) -> tuple[GradientEdge | None, Tensor | None]:
+        edge, value = self.found.recorder.kept.get(place, (None, None))
+        return edge or self.opened.get(place), value
+
+
+@contextmanager
+def _again(
+    model: nn.Module,
+    batch: Any,
+    before: Pass,
+    wanted: Sequence[int | None],
+    graph: Graph,
+    watcher: _Opened | None = None,
+) -> Iterator[_Again]:
+    """One more forward pass; ``wanted``: values of ``graph`` whose tensors are kept."""
+    keep = [graph.places[i] for i in wanted if i is not None]
+    with (
+        untouched(before.held) as saved,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        twice_differentiable(),
+    ):
+        try:
+            found = _forward(model, before.held, batch, watcher, saved, before.lifted, keep)
+        except _Refused as refused:
+            raise refused.error from refused.error.__cause__
+        if watcher is None:
+            yield _Again(found, {})
+            return
+        for _, tensor in tensors(found.output):
+            found.recorder.find(tensor)
+        where = found.recorder.graph.places
+        yield _Again(found, {where[i]: edge for i, edge in watcher.edges.items()})
 
 
 def _axis(shape: Sequence[int], count: int) -> int | None:
@@ -468,54 +523,6 @@ def _whole(
     else:
         each = list(torch.autograd.grad(total, leaves, allow_unused=True))
     return {id(leaf) for leaf, g in zip(leaves, each, strict=True) if g is not None}
-
-
-def gradients(total: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
-    """Gradients of ``total``, written to no tensor's ``.grad``, through re-entrant checkpoints
-    too."""
-    reached, reentrant = _leaves(total)
-    if reentrant:
-        return _through_grad(total, leaves, reached)
-    return list(torch.autograd.grad(total, leaves, allow_unused=True))
-
-
-def _through_grad(
-    total: Tensor, leaves: list[Tensor], reached: list[Tensor]
-) -> list[Tensor | None]:
-    """A re-entrant checkpoint runs a backward pass of its own, which needs ``.grad``: that of every
-    leaf is put back afterwards, and hooks that act on it (an optimiser in the pass) do not fire."""
-    every = list({id(leaf): leaf for leaf in (*leaves, *reached)}.values())
-    held = [(leaf, leaf.grad) for leaf in every]
-    tables = [t for leaf in every if (t := leaf._post_accumulate_grad_hooks)]
-    hooks = [(table, dict(table)) for table in tables]
-    try:
-        for leaf in every:
-            leaf.grad = None
-        for table in tables:
-            table.clear()
-        total.backward()  # type: ignore[no-untyped-call]
-        return [leaf.grad for leaf in leaves]
-    finally:
-        for leaf, grad in held:
-            leaf.grad = grad
-        for table, content in hooks:
-            table.update(content)
-
-
-def _leaves(total: Tensor) -> tuple[list[Tensor], bool]:
-    """The leaves of a graph, and whether there is a re-entrant checkpoint in it."""
-    seen, todo = set(), [total.grad_fn]
-    leaves: list[Tensor] = []
-    reentrant = False
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            reentrant = reentrant or type(node).__name__ == "CheckpointFunctionBackward"
-            if (leaf := getattr(node, "variable", None)) is not None:
-                leaves.append(leaf)
-            todo += [n for n, _ in node.next_functions]
-    return leaves, reentrant
 
 
 def _total(

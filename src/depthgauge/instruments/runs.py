@@ -1,0 +1,126 @@
+"""The runs of a subject that precision compares: the same weights and batch in an arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from depthgauge.errors import DepthgaugeError
+from depthgauge.instruments.arithmetic import Arithmetic, not_autocast
+from depthgauge.instruments.ranges import Place, Ranges, extent
+from depthgauge.instruments.subject import Subject
+from depthgauge.network.chain import Chain
+from depthgauge.trace.backward import checkpointed, gradients
+from depthgauge.trace.inventory import inventory
+from depthgauge.trace.operations import CASTS
+
+__all__ = ["Ran", "Runs", "places_of"]
+
+
+@dataclass
+class Ran:
+    """One run: states, gradients at them (None: none came), gradients of parameters by name.
+    ``no_states``, ``no_backward``: why there are none."""
+
+    states: list[Tensor]
+    ranges: Ranges
+    gradients: list[Tensor | None] = field(default_factory=list)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    no_states: str = ""
+    no_backward: str = ""
+
+
+class Runs:
+    """Runs of a subject; ``why`` one of them could not be, by the arithmetic's name."""
+
+    def __init__(self, subject: Subject, *, products: bool = False) -> None:
+        self.subject, self.products = subject, products
+        self.why: dict[str, str] = {}
+
+    def of(
+        self,
+        arithmetic: Arithmetic,
+        *,
+        model: nn.Module | None = None,
+        keep: frozenset[Place] = frozenset(),
+        backward: bool = True,
+    ) -> Ran | None:
+        """The subject in the arithmetic, or another ``model`` of its structure. ``keep``: places
+        whose tensors are kept, should the states not be found."""
+        subject, given = self.subject, model or self.subject.model
+        ranges = None
+        try:
+            model, batch = arithmetic.prepared(given, inventory(given), subject.batch)
+            ranges = Ranges(model, products=self.products, keep=keep)
+            return _run(subject, model, batch, arithmetic, ranges, backward)
+        except DepthgaugeError as error:
+            if ranges is not None and keep and keep <= ranges.kept.keys():
+                return Ran([], ranges, no_states=f"in {arithmetic.name}: {error}")
+            self.why[arithmetic.name] = f"in {arithmetic.name}: {error}"
+        return None
+
+
+def _run(
+    subject: Subject,
+    model: nn.Module,
+    batch: Any,
+    arithmetic: Arithmetic,
+    ranges: Ranges,
+    backward: bool,
+) -> Ran:
+    with arithmetic.around(model) as said, ExitStack() as opened:
+        ranges.give(batch)
+        with ranges:
+            chain = opened.enter_context(subject.chain(model, batch))
+        ran = Ran([state.value for state in chain.states], ranges, notes=said)
+        if not backward:
+            return ran
+        try:
+            if subject.loss is None:
+                total = chain.total()
+            else:
+                with ranges, ranges.inside("loss"):
+                    total = chain.total()
+            named = [(n, p) for n, p in inventory(model).parameters if p.requires_grad]
+            _back(ran, chain, total, named)
+        except DepthgaugeError as error:  # the loss's
+            ran.no_backward = str(error)
+        except Exception as error:
+            ran.no_backward = f"the backward pass raised: {str(error).partition(chr(10))[0]}"
+    return ran
+
+
+def _back(ran: Ran, chain: Chain, total: Tensor, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """The gradients at states that one reaches, and those of parameters."""
+    edges = {k: state.reached for k, state in enumerate(chain.states) if state.reached is not None}
+    wanted: list[Any] = [*edges.values(), *(p for _, p in named)]
+    if not wanted or not total.requires_grad:
+        ran.no_backward = "no gradient reaches a state"
+        return
+    with not_autocast(chain.device):
+        back = gradients(total, wanted)
+    found = dict(zip(edges, back, strict=False))
+    ran.gradients = [found.get(k) for k in range(len(chain.states))]
+    pairs = zip(named, back[len(edges) :], strict=True)
+    ran.parameters = {name: g for (name, _), g in pairs if g is not None}
+    inside = [state.path for state in chain.states if state.reached is None]
+    if inside and checkpointed(total):
+        ran.notes.append(
+            f"no gradient was measured at {len(inside)} of {len(chain.states)} states, the first "
+            f"in '{inside[0]}': a re-entrant checkpoint makes them without one; give it "
+            f"use_reentrant=False"
+        )
+
+
+def places_of(ran: Ran) -> list[Place | None]:
+    """Where each state is made: the first place, casts of it aside, that has its numbers."""
+    first: dict[tuple[float, float], Place] = {}
+    for place, seen in ran.ranges.values.items():
+        if not place.factor and place.function not in CASTS:
+            first.setdefault((seen.largest, seen.rms), place)
+    return [first.get(extent(h)[:2]) for h in ran.states]
