@@ -25,7 +25,16 @@ from typing import Any
 from benchmarks.harness import median, publish, table
 
 ROUNDS = 3
-PARTS = ("plain", "oddities", "hub", "x_transformers_models", "further", "further_hub")
+PARTS = (
+    "plain",
+    "oddities",
+    "hub",
+    "x_transformers_models",
+    "further",
+    "further_hub",
+    "blind",
+    "blind_hub",
+)
 SUMMARY = ["models", "number", "exact in branches and norms", "exact in all but m", "exact in all"]
 SUMMARY += ["with limits", "crashed", "tracing, median ms", "analysis, median ms", "ratio, median"]
 LINE = ["file", "model", "expected", "found", "placement", "skip", "states", "values"]

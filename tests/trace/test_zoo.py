@@ -12,7 +12,16 @@ from benchmarks.zoo import Model
 from benchmarks.zoo.compare import ALWAYS, differences
 from depthgauge import Profile, measure
 
-FILES = ("plain", "oddities", "hub", "x_transformers_models", "further", "further_hub")
+FILES = (
+    "plain",
+    "oddities",
+    "hub",
+    "x_transformers_models",
+    "further",
+    "further_hub",
+    "blind",
+    "blind_hub",
+)
 
 #: Where the tool's answer is not the expectation: what differs, word for word, and why.
 DIFFERENT: dict[str, tuple[list[str], str]] = {
@@ -50,6 +59,61 @@ DIFFERENT: dict[str, tuple[list[str], str]] = {
     "further_hub-hiera": (
         ["branches 5, expected 6"],
         "a maximum over windows on the skip is no projection",
+    ),
+    "blind-resnet_in_resnet": (
+        ["norm_at inner out, expected out"],
+        "the transient branch begins one unit back, so the norm of that unit lies inside it",
+    ),
+    "blind-controlnet": (
+        [
+            "4 streams of 3, 3, 1, 1 branches, expected 2 streams of 3, 5 branches",
+            "stream 2: branches 3, expected 5",
+        ],
+        "the concatenations carry both streams: each projected skip begins a stream of its own",
+    ),
+    "blind-hifigan": (
+        ["branches 6, expected 8"],
+        "of two blocks side by side the second, added to the first, is one branch of two merges",
+    ),
+    "blind-denseformer": (
+        ["branches 6, expected 1", "norm_at in, expected in inner"],
+        "the sums that add the first tensor again are left out: every block is outer",
+    ),
+    "blind-ladder_side_tuning": (
+        [
+            "1 stream of 13 branches, expected 2 streams of 6, 6 branches",
+            "stream 1: branches 13, expected 6",
+        ],
+        "linear layers join both networks: one stream; the first mixture of two is a projection",
+    ),
+    "blind-momentum_net": (
+        [
+            "1 stream of 6 branches, expected 2 streams of 4, 3 branches",
+            "stream 1: branches 6, expected 4",
+        ],
+        "the velocity, made of the state alone, is no second stream, and one of its sums is left "
+        "out",
+    ),
+    "blind_hub-reformer": (
+        [
+            "1 stream of 6 branches, expected 2 streams of 3, 3 branches",
+            "stream 1: branches 6, expected 3",
+        ],
+        "both halves begin as one tensor, concatenated with itself: one stream",
+    ),
+    "blind_hub-sam": (
+        ["stream 2: norm_at out stream, expected stream"],
+        "the first layer's attention, whose prompts are added once more behind its norm, is taken "
+        "for a branch in place of the one that asks the image",
+    ),
+    "blind_hub-bridgetower": (
+        [
+            "2 streams of 12, 12 branches, expected 4 streams of 6, 6, 6, 6 branches",
+            "stream 1: branches 12, expected 6",
+            "stream 2: branches 12, expected 6",
+            "stream 2: norm_at in stream, expected in",
+        ],
+        "a linear layer leads from each tower to its cross layers: one stream in segments",
     ),
 }
 
