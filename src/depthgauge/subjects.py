@@ -85,8 +85,8 @@ def subject_of(
         ["input", *(f"blocks.{k}" for k in range(network.depth))],
         _branches(network, model),
         None if together else few,
-        directions,
-        labels,
+        directions=directions,
+        labels=labels,
     )
 
 

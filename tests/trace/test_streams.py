@@ -203,9 +203,10 @@ class Sliced(nn.Module):
 class Queries(nn.Module):
     """A decoder on learned queries that are added to what its attention reads."""
 
-    def __init__(self, position: bool) -> None:
+    def __init__(self, position: bool, content: bool = False) -> None:
         super().__init__()
         self.queries, self.stem = nn.Parameter(torch.randn(5, WIDTH)), nn.Linear(4, WIDTH)
+        self.content = nn.Parameter(torch.randn(5, WIDTH)) if content else None
         self.own, self.cross = (
             nn.ModuleList(nn.MultiheadAttention(WIDTH, 2, batch_first=True) for _ in range(2))
             for _ in range(2)
@@ -215,12 +216,28 @@ class Queries(nn.Module):
     def forward(self, batch: Tensor) -> Tensor:
         memory = self.stem(batch)
         q = self.queries.expand(len(batch), -1, -1)
-        x = torch.zeros_like(q)
+        x = torch.zeros_like(q) if self.content is None else self.content.expand(len(batch), -1, -1)
         for k in range(2):
             at = x + q if self.position else x
             x = self.norms[2 * k](x + self.own[k](at, at, x)[0])
             at = x + q if self.position else x
             x = self.norms[2 * k + 1](x + self.cross[k](at, memory, memory)[0])
+        return x
+
+
+class Excited(nn.Module):
+    """Blocks whose branch is gated and shifted by what its own means give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.g = nn.ModuleList(nn.Linear(4, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for f, g in zip(self.f, self.g, strict=True):
+            y = f(torch.tanh(x))
+            gate, shift = g(y.mean(1, keepdim=True)).chunk(2, -1)
+            x = x + torch.sigmoid(gate) * y + shift
         return x
 
 
@@ -320,6 +337,12 @@ FOUND: dict[str, tuple[Callable[[], nn.Module], Any, list[tuple[int, str]]]] = {
     "an LSTM written out": (Sliced, SEQUENCES, [(3, "gated")]),
     "queries without a position": (lambda: Queries(False), SEQUENCES, [(3, "identity")]),
     "queries with a position": (lambda: Queries(True), SEQUENCES, [(3, "identity")]),
+    "queries with content and position": (
+        lambda: Queries(True, True),
+        SEQUENCES,
+        [(4, "identity")],
+    ),
+    "gated and shifted": (Excited, SEQUENCES, [(3, "identity")]),
     "attentive pooling": (Pooled, SEQUENCES, [(0, "none")]),
     "outputs summed": (Outputs, (16, 4), [(0, "none")]),
     "couplings": (Coupled, (16, 4), [(3, "gated")]),
@@ -334,3 +357,31 @@ def test_streams_are_those_of_the_definition(name: str) -> None:
     given = batch if isinstance(batch[0], Tensor) else torch.randn(*batch)
     profile = measure(build(), given)
     assert [(s["branches"], s["skip"]) for s in profile.streams] == expected
+
+
+def test_a_norm_of_what_a_bias_was_taken_off_is_a_norm() -> None:
+    """``x * mean((x - bias)^2)^(-1/2)``, after every sum."""
+
+    class BiasNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(0.1 * torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * (x - self.bias).square().mean(-1, keepdim=True) ** -0.5
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f, self.norm = (
+                nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)),
+                BiasNorm(),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.norm(x + self.f(x))
+            return out
+
+    torch.manual_seed(0)
+    (stream,) = measure(nn.Sequential(*(Block() for _ in range(3))), torch.randn(16, 4)).streams
+    assert (stream["branches"], stream["norm_at"]) == (3, ["stream"])

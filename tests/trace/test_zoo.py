@@ -44,10 +44,6 @@ DIFFERENT: dict[str, tuple[list[str], str]] = {
         ["norm_at inner out stream, expected inner stream"],
         "the second branch begins at an older state and ends in the first one's norm",
     ),
-    "further-fpn_finest": (
-        ["branches 3, expected 2"],
-        "a lateral layer and the layers that it leads around are counted apart",
-    ),
     "further_hub-granite-moe-shared": (
         ["branches 9, expected 6"],
         "the block itself adds the shared expert: two branches of one merge",

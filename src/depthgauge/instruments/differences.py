@@ -32,7 +32,10 @@ def errors(
     subject: Subject, reference: Ran, intended: Ran, found: Found, note: dict[str, Any]
 ) -> None:
     """Relative errors of states and gradients, what was flushed, what grew, what was lost first."""
-    note["first_nonfinite"] = _first_nonfinite(reference.ranges, intended.ranges)
+    first = _first_nonfinite(reference.ranges, intended.ranges)
+    note["first_nonfinite"] = first
+    if first is None:
+        note["first_nonfinite_reason"] = "every value that is finite in float64 is finite here"
     if intended.no_states:
         found.missing |= dict.fromkeys(ERRORS, intended.no_states)
         return

@@ -126,12 +126,12 @@ def _told(seen: Sequence[tuple[Place, Extent, float]]) -> dict[str, Any]:
 
     under = [item for item in seen if not item[2] >= 0]  # NaN is no head-room
     least = min(seen, key=lambda item: (item[2] >= item[2], item[2]), default=None)
-    return {
-        "values": len(seen),
-        "under_0": len(under),
-        "first_under_0": said(under[0]) if under else None,
-        "least": said(least) if least else None,
-    }
+    told: dict[str, Any] = {"values": len(seen), "under_0": len(under)}
+    told["first_under_0"] = said(under[0]) if under else None
+    if not under:
+        told["first_under_0_reason"] = "the format holds every value"
+    told["least"] = said(least) if least else None
+    return told if least else {**told, "least_reason": "there is no value"}
 
 
 def _least(bits: Sequence[float]) -> float:

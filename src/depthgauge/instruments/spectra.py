@@ -17,12 +17,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import numpy as np
 import torch
 
+from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.jacobians import narrow
 from depthgauge.instruments.leading import Ends, ranks, subspace
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
@@ -59,14 +60,24 @@ def _followed(subject: Subject, effort: Effort) -> Iterator[tuple[Chain, list[in
     Where examples act on one another, as under a norm over the batch, the whole batch is one state.
     """
     few = subject.few(effort.examples) if subject.few else None
-    with subject.chain(batch=few) as whole:
-        chain = whole.until(effort.until)
+    with ExitStack() as opened:
+        chain = opened.enter_context(subject.chain(batch=few)).until(effort.until)
         if subject.few is None and _coupled(chain):
             states = [dataclasses.replace(state, axis=None) for state in chain.states]
             yield Chain(states, chain.total), [0], "all at once: they act on one another"
-        else:
-            chosen = _spaced(chain.states[-1].examples, effort.examples)
-            yield chain, chosen, ""
+            return
+        count = chain.states[-1].examples
+        chosen = _spaced(count, effort.examples)
+        if subject.picked is not None and len(chosen) < count:  # the others would cost as much
+            del chain
+            opened.close()
+            try:
+                alone = opened.enter_context(subject.chain(batch=subject.picked(chosen)))
+                chosen = list(range(len(chosen)))
+            except (ModelError, NetworkError):  # a model of one size of batch
+                alone = opened.enter_context(subject.chain())
+            chain = alone.until(effort.until)
+        yield chain, chosen, ""
 
 
 def spectra(subject: Subject, effort: Effort) -> Found:

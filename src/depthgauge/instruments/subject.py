@@ -146,7 +146,8 @@ class Subject:
     where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
     ``Chain.total`` is the loss among the outputs, or the output along a random cotangent). ``few``
     gives a batch of that many examples, where examples do not act on one another; None where they
-    may. ``directions``: ``(k, n)`` and ``labels``: ``(B,)`` or ``(B, T)``, what the user wants to
+    may. ``picked`` gives the batch with those examples alone, None where it cannot be taken apart.
+    ``directions``: ``(k, n)`` and ``labels``: ``(B,)`` or ``(B, T)``, what the user wants to
     see arrive.
     """
 
@@ -158,6 +159,7 @@ class Subject:
     paths: Sequence[str] = ()
     branches: Sequence[Branch] = ()
     few: Callable[[int], Any] | None = None
+    picked: Callable[[Sequence[int]], Any] | None = None
     directions: Tensor | None = None
     labels: Tensor | None = None
 

@@ -207,8 +207,15 @@ def _table(roles: Roles, i: int) -> bool:
         return False
     sums = [user for user in roles.graph.consumers[i] if values[user].kind == "sum"]
     own = [user for user in sums if values[user].data]
-    if len(own) != 1 or len(sums) == 1:
+    if len(sums) < 2 or len(own) > 1:
         return len(sums) > 1
+    if not own:  # a state if what was made of it by weights is added to it
+        return not any(
+            reach(roles, j, i).get(i, 0) & WEIGHED_STATES
+            for user in sums
+            for j in roles.flow[user]
+            if j > i
+        )
     # Beside sums of parameters alone: a state if the one sum with data is carried on, a table if
     # only layers read it.
     return all(roles.moves(user) for user in roles.graph.consumers[own[0]])
@@ -253,6 +260,8 @@ def _flat(roles: Roles, i: int) -> tuple[list[tuple[int, str]], list[int]]:
             steps = roles.back(at)
             if len(steps) != 1 or steps[0].kind not in ("identity", "scaled", "per-channel"):
                 break
+            if _size(roles, steps[0].value) != _size(roles, at):
+                break  # another resolution is another place
             at, through = steps[0].value, worst(through, steps[0].kind)
         if at in sums and _used_once(roles, at) and roles.values[at].call == roles.values[i].call:
             absorbed.append(at)
@@ -455,15 +464,17 @@ def _size(roles: Roles, i: int) -> int:
 def _groups(
     roles: Roles, nodes: list[int], root: int, reaches: dict[int, dict[int, int]]
 ) -> list[tuple[int, ...]]:
-    """The terms computed from ``root``; those of which one is built on another are one branch."""
+    """The terms computed from ``root``; those of which one is built on another, or on what another
+    carries, are one branch."""
     moved = [n for n in nodes if reaches[n].get(root, 0) & WEIGHED_STATES]
+    carried = {n: [t for t in chain(roles, n) if t > root] for n in moved}
+
+    def built(n: int, m: int) -> bool:
+        return any(reaches[n].get(t, 0) & WEIGHED_STATES for t in carried[m])
+
     groups: list[tuple[int, ...]] = []
     for n in moved:
-        near = [
-            g for g in groups
-            if any(reaches[n].get(m, 0) & WEIGHED_STATES or
-                   reaches[m].get(n, 0) & WEIGHED_STATES for m in g)
-        ]  # fmt: skip
+        near = [g for g in groups if any(built(n, m) or built(m, n) for m in g)]
         joined = (*(m for g in near for m in g), n)
         groups = [g for g in groups if g not in near] + [joined]
     return groups

@@ -242,7 +242,7 @@ class Roles:
             base = self.centred(i)
             if base is not None:
                 todo.append(base)
-            elif inner.kind in ("point", "shape", "reduce", "product") and len(moving) == 1:
+            elif inner.kind in ("point", "shape", "reduce", "product", "sum") and len(moving) == 1:
                 todo += moving
         return found
 

@@ -291,7 +291,8 @@ def chain(
     before: Pass,
     seed: int = 0,
 ) -> Iterator[Chain]:
-    """Another pass like ``before``, with the states at the values ``places`` kept on the graph.
+    """Another pass like ``before``, with the states at the values ``places`` kept on the graph;
+    ``batch`` may have fewer examples.
 
     While the block lasts the graph is alive; the model is left as it was when it ends. A pass that
     calls other functions than ``before`` is taken twice, to find the states and to keep them, and
@@ -308,17 +309,20 @@ def chain(
         if not same or again.shut:
             opened.close()
             again = opened.enter_context(_again(model, batch, before, at, graph, _Opened()))
-        count = examples(batch)
+        count, full = examples(batch), _examples(before.graph)
         states = []
         for i, j in zip(wanted, at, strict=True):
             edge, value = (None, None) if j is None else again.kept(graph.places[j])
-            if value is None or tuple(value.shape) != before.graph.values[i].shape:
+            shape = before.graph.values[i].shape
+            axis = _axis(shape, full)
+            expected = [count if k == axis else n for k, n in enumerate(shape)]
+            if value is None or list(value.shape) != expected:
                 raise NetworkError(
                     "a second pass of the model does not compute what the first did, so its states "
                     "cannot be followed; make the forward pass depend on its batch and seed alone"
                 )
             where = before.graph.path(i) or "the input"
-            states.append(Kept(edge, value, _axis(value.shape, count), where))
+            states.append(Kept(edge, value, axis, where))
         found, recorder = again.found, again.found.recorder
 
         def total() -> Tensor:
@@ -392,6 +396,11 @@ def _again(
             found.recorder.find(tensor)
         where = found.recorder.graph.places
         yield _Again(found, {where[i]: edge for i, edge in watcher.edges.items()})
+
+
+def _examples(graph: Graph) -> int:
+    """How many examples the batch of a recorded pass had."""
+    return next((v.shape[0] for v in graph.values if v.kind == "input" and v.shape), 1)
 
 
 def _axis(shape: Sequence[int], count: int) -> int | None:

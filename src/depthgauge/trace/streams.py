@@ -139,7 +139,7 @@ def _nested(roles: Roles, merges: Sequence[Merge]) -> tuple[list[Merge], dict[in
         carried |= chain(roles, merge.root).keys()
         inside[merge.value] = []
         for i in regions[merge.value]:
-            owner.setdefault(i, merge)
+            owner[i] = merge  # of several around a value the innermost, which runs first
     values = {merge.value for merge in outer}
     for merge in aside[::-1]:  # the last of a stream that is read by another's branch alone
         if not values.isdisjoint(chain(roles, merge.root)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from depthgauge.instruments.subject import Branch, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.trace.analysis import Analysis, Track
+from depthgauge.trace.batches import examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.running import Pass, chain
@@ -75,9 +76,18 @@ def _subject(
         lambda model=None, batch=None: run(model, batch),
         [graph.path(i) or "input" for i in places],
         _branches(graph, t, track, rows),
+        picked=_apart(given.batch),
         directions=given.directions,
         labels=given.labels,
     )
+
+
+def _apart(batch: Any) -> Callable[[Sequence[int]], Any] | None:
+    """What picks examples out of a batch, all of whose tensors have an entry for each."""
+    count = examples(batch)
+    if any(not x.dim() or len(x) != count for _, x in tensors(batch)):
+        return None
+    return lambda places: mapped(batch, lambda x: x[list(places)])
 
 
 def _branches(
