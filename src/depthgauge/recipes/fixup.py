@@ -62,7 +62,10 @@ def _inner(layout: Layout, branch: Residual, attends: bool) -> list[Target]:
     layers = sum(b.m for b in layout.branches)
     others = (
         (1.0, "the depth scale was never applied"),
-        (fixup_scale(layers, branch.m), f"L counts the {layers} layers, not the {layout.L} branches"),
+        (
+            fixup_scale(layers, branch.m),
+            f"L counts the {layers} layers, not the {layout.L} branches",
+        ),
         (fixup_scale(layout.L, branch.m + 1), f"m = {branch.m + 1}: the shortcut was counted"),
         (1 / scale, "the exponent has the wrong sign"),
         *(
@@ -109,7 +112,8 @@ FIXUP = Recipe(
     (
         "inner weights of a branch of m layers: standard initialisation times L^(-1/(2m-2))",
         "last weight of each branch and the classifier: zero",
-        "a scalar bias (0) before each layer and activation of a branch, a multiplier (1) at its end",
+        "a scalar bias (0) before each layer and activation of a branch, a multiplier (1) at its "
+        "end",
         "standard initialisation: He of the fan out; in a Transformer Xavier of the stacked matrix",
         "scalars learn at a tenth of the rate",
     ),

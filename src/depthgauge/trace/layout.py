@@ -83,10 +83,11 @@ def layout(model: nn.Module, batch: Any) -> Layout:
         readings = Readings((), (), (), False)
         passed = run(model, batch, None, readings)
         held = dict([*passed.held.parameters, *passed.held.buffers])
-        return _laid_out(analyse(passed.graph, readings, held), dict(passed.held.parameters))
+        analysis = analyse(passed.graph, readings, held)
+        return _laid_out(analysis, readings, dict(passed.held.parameters))
 
 
-def _laid_out(analysis: Analysis, parameters: Mapping[str, Tensor]) -> Layout:
+def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
     found = []
     graph = analysis.graph
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
@@ -94,7 +95,8 @@ def _laid_out(analysis: Analysis, parameters: Mapping[str, Tensor]) -> Layout:
         for link in track.stream.links:
             for branch in link.branches:
                 inside = region(analysis.roles, branch.begin, branch.terms, sums, link.merge.value)
-                found.append(_residual(analysis, track.stream.name, branch, sorted(inside)))
+                order = sorted(inside)
+                found.append(_residual(analysis, readings, track.stream.name, branch, order))
     within = {weight.path for branch in found for weight in branch.weights}
     every = _weights(analysis, sorted(graph.live))
     heads = tuple(weight for weight in every if weight.last and weight.path not in within)
@@ -105,9 +107,12 @@ def _laid_out(analysis: Analysis, parameters: Mapping[str, Tensor]) -> Layout:
     return Layout(tuple(found), heads, tuple(outside), tuple(norms))
 
 
-def _residual(analysis: Analysis, stream: str, branch: Branch, order: Sequence[int]) -> Residual:
+def _residual(
+    analysis: Analysis, readings: Readings, stream: str, branch: Branch, order: Sequence[int]
+) -> Residual:
     values = analysis.graph.values
-    bent = [values[i] for i in order if values[i].kind == "act"]
+    # Also those that a module spells out in several functions.
+    bent = [values[i] for i in order if i in readings.activations]
     return Residual(
         stream,
         branch.path,
@@ -115,7 +120,7 @@ def _residual(analysis: Analysis, stream: str, branch: Branch, order: Sequence[i
         _weights(analysis, order),
         branch.norm_at,
         tuple(analysis.graph.path(value.index) for value in bent),
-        sum(_shifted(analysis, value) for value in bent),
+        sum(_activation_shifted(analysis, readings, value) for value in bent),
         sum(values[i].kind == "product" and _has_number(analysis, values[i]) for i in order),
     )
 
@@ -175,6 +180,15 @@ def _fans(value: Value, place: int, shape: tuple[int, ...]) -> tuple[int, int]:
     if value.name in ("matmul", "mm", "addmm", "bmm", "rmatmul") and len(shape) == 2:
         return shape if place else shape[::-1]
     return 0, 0
+
+
+def _activation_shifted(analysis: Analysis, readings: Readings, value: Value) -> bool:
+    if value.call not in readings.composites:
+        return _shifted(analysis, value)
+    values = analysis.graph.values
+    own = [v for v in values if v.call == value.call]
+    entering = {j for v in own for j in v.inputs if values[j].data and values[j].call != value.call}
+    return any(values[j].kind == "sum" and _has_number(analysis, values[j]) for j in entering)
 
 
 def _shifted(analysis: Analysis, value: Value) -> bool:
