@@ -18,6 +18,7 @@ OPTIONS = {
     "--draws --dtype --examples --exclude --help --include --init --input --instruments --json "
     "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens "
     "--until --width",
+    "audit": "--arg --debug --help --input --json --output --quiet --recipe --seed",
 }
 
 
@@ -41,6 +42,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         (["--version"], [name for name in HEAVY if name != "pydantic"]),
         (["suite", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["measure", "--help"], [name for name in HEAVY if name != "pydantic"]),
+        (["audit", "--help"], [name for name in HEAVY if name != "pydantic"]),
     ],
 )
 def test_help_and_version_import_nothing_heavy(arguments: list[str], heavy: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from depthgauge.errors import ClaimError, NetworkError
+from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.study import fixup, suites
 from depthgauge.study.claims import SuiteResult, by_name
 from tests.cli.command import Command
@@ -181,19 +182,19 @@ def test_the_command_says_so(monkeypatch: pytest.MonkeyPatch, command: Command) 
 @pytest.mark.parametrize(("branches", "layers", "text"), fixup.SCALES)
 def test_scales_as_quoted(branches: int, layers: int, text: str) -> None:
     digits = len(text.partition(".")[2])
-    assert f"{fixup.fixup_scale(branches, layers):.{digits}f}" == text
+    assert f"{fixup_scale(branches, layers):.{digits}f}" == text
 
 
 @pytest.mark.parametrize("m", [2, 3, 4, 7])
 def test_inner_scales_multiply_to_one_over_root_L(m: int) -> None:
-    assert fixup.fixup_scale(54, m) ** (m - 1) == pytest.approx(54**-0.5, rel=1e-12)
+    assert fixup_scale(54, m) ** (m - 1) == pytest.approx(54**-0.5, rel=1e-12)
 
 
 def test_a_branch_of_one_layer_has_nothing_to_scale() -> None:
     with pytest.raises(NetworkError, match="m = 1 weight layers has none; only its zero last"):
-        fixup.fixup_scale(54, 1)
+        fixup_scale(54, 1)
     with pytest.raises(NetworkError, match="L is 0"):
-        fixup.fixup_scale(0, 2)
+        fixup_scale(0, 2)
 
 
 def slope(law: fixup.Law, m: int, direction: str) -> float:

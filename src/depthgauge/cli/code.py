@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from depthgauge.profile import Profile
 
-__all__ = ["Code", "diverted"]
+__all__ = ["Built", "Code", "built", "diverted"]
 
 
-class _Built(NamedTuple):
+class Built(NamedTuple):
     module: nn.Module
     batch: Any
     loss: Callable[..., Any] | None
@@ -79,33 +79,44 @@ class Code:
         build = of_modules(lambda depth, seed: self._built({**arguments, name: depth}, seed))
         return with_exponents(profile, build, depths, (seed,), self.work.effort(seed))
 
-    def _built(self, arguments: Mapping[str, object], seed: int) -> _Built:
-        """The module, its batch and loss, on the device and in the precision asked for."""
-        import torch
+    def _built(self, arguments: Mapping[str, object], seed: int) -> Built:
+        return built(self.target, arguments, self.inputs, seed, self.dtype, self.device)
 
-        from depthgauge.arguments import device_of, dtype_of
-        from depthgauge.trace.batches import mapped
-        from depthgauge.trace.targets import input_of, load
 
-        given = input_of(self.inputs, seed) if self.inputs else None
-        kind = None if self.dtype is None else dtype_of(self.dtype)
-        place = None if self.device is None else device_of(self.device)
-        torch.manual_seed(seed)
-        target = load(self.target, arguments)
-        batch = target.batch if given is None else given
-        if batch is None:
-            raise SpecificationError(
-                f"'{self.target}' gives no batch; return (module, batch) or give --input, such as "
-                f'--input "float 8x3x32x32"'
-            )
-        if kind is not None or place is not None:
-            target.module.to(device=place, dtype=kind)
+def built(
+    target: str,
+    arguments: Mapping[str, object],
+    inputs: Sequence[str],
+    seed: int,
+    dtype: str | None = None,
+    device: str | None = None,
+) -> Built:
+    """The module, its batch and loss, on the device and in the precision asked for."""
+    import torch
 
-            def moved(x: torch.Tensor) -> torch.Tensor:
-                return x.to(device=place, dtype=kind if x.is_floating_point() else None)
+    from depthgauge.arguments import device_of, dtype_of
+    from depthgauge.trace.batches import mapped
+    from depthgauge.trace.targets import input_of, load
 
-            batch = mapped(batch, moved)
-        return _Built(target.module, batch, target.loss)
+    given = input_of(inputs, seed) if inputs else None
+    kind = None if dtype is None else dtype_of(dtype)
+    place = None if device is None else device_of(device)
+    torch.manual_seed(seed)
+    loaded = load(target, arguments)
+    batch = loaded.batch if given is None else given
+    if batch is None:
+        raise SpecificationError(
+            f"'{target}' gives no batch; return (module, batch) or give --input, such as "
+            f'--input "float 8x3x32x32"'
+        )
+    if kind is not None or place is not None:
+        loaded.module.to(device=place, dtype=kind)
+
+        def moved(x: torch.Tensor) -> torch.Tensor:
+            return x.to(device=place, dtype=kind if x.is_floating_point() else None)
+
+        batch = mapped(batch, moved)
+    return Built(loaded.module, batch, loaded.loss)
 
 
 def _part(batch: Any, name: str) -> Any:

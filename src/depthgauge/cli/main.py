@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from depthgauge._version import __version__
+from depthgauge.cli.audit import audit
 from depthgauge.cli.measure import measure
 from depthgauge.cli.options import Debug, say
 from depthgauge.cli.suite import suite
@@ -33,6 +34,7 @@ INTERRUPTED = 130
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("suite")(suite)
 app.command("measure")(measure)
+app.command("audit")(audit)
 
 
 def _version(asked: bool) -> None:

@@ -27,9 +27,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from depthgauge.errors import NetworkError
 from depthgauge.measurement import Progress
 from depthgauge.network.spec import Network
+from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.study.claims import Claim, SuiteResult, by_name, quoted
 from depthgauge.study.first_step import DIRECTIONS, Head, Shares, first_step
 from depthgauge.study.scaling import exponent
@@ -41,21 +41,6 @@ LAYERS: Final = (2, 3)
 
 #: How far a fitted exponent may lie from the law's at the same depths.
 TOLERANCE = 0.1
-
-
-def fixup_scale(branches: int, layers: int) -> float:
-    """``L^(-1/(2m - 2))``, of each inner weight of a branch of ``m = layers`` in series.
-
-    Raises NetworkError for one layer, which has no inner weight.
-    """
-    if layers < 2:
-        raise NetworkError(
-            f"Fixup scales the inner weights of a branch by L^(-1/(2m - 2)), and a branch of "
-            f"m = {layers} weight layers has none; only its zero last layer applies"
-        )
-    if branches < 1:
-        raise NetworkError(f"L is {branches}, expected at least one residual branch")
-    return float(branches ** (-1 / (2 * layers - 2)))
 
 
 #: What the numbers of each kind of step are; ``sgd_`` or ``sign_`` stands before their names.

@@ -17,8 +17,8 @@ from typing import Any, Final
 from torch import nn
 
 from depthgauge.measurement import Progress
+from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.study.claims import Claim, SuiteResult, quoted
-from depthgauge.study.fixup import fixup_scale
 from depthgauge.study.reference import resnet, transformer
 from depthgauge.trace.layout import Layout, layout
 

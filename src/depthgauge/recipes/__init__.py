@@ -1,0 +1,1 @@
+"""Recipes: rules about block form and initialisation; each is written once, applied and audited."""

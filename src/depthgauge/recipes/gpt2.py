@@ -1,0 +1,65 @@
+"""GPT-2's initialisation: residual projections at 1/sqrt(2N) of the others' standard deviation.
+
+    std = 0.02 / sqrt(L)    L residual additions: 2N in a stack of N layers
+
+of the last weight of each branch; 0.02 of every other weight. Radford et al., "Language Models are
+Unsupervised Multitask Learners", 2019, section 2.3: "we scale the weights of residual layers at
+initialization by a factor of 1/sqrt(N) where N is the number of residual layers".
+"""
+
+from __future__ import annotations
+
+import math
+
+from depthgauge.errors import NetworkError
+from depthgauge.recipes.rules import Count, Plan, Recipe, Rule, Target
+from depthgauge.trace.layout import Layout
+
+__all__ = ["GPT2"]
+
+STD = 0.02
+
+
+def _plan(layout: Layout) -> Plan:
+    L = layout.L
+    if not L:
+        raise NetworkError(
+            "no residual branch was found, and GPT-2's rule scales their last weights; look at "
+            "what 'depthgauge measure' finds in it"
+        )
+    small = STD / math.sqrt(L)
+    mistakes = (
+        (STD, "the depth scale was never applied"),
+        (STD / math.sqrt(L / 2), f"N = {L // 2} layers were counted, not 2N = {L} additions"),
+        (STD / L, "1/(2N) instead of its root"),
+        (STD / math.sqrt(2 * L), "the scale was applied for twice the depth"),
+    )
+    branches = layout.branches
+    last = tuple(Target(w.path, small, mistakes) for b in branches for w in b.weights if w.last)
+    inner = tuple(Target(w.path, STD) for b in branches for w in b.weights if not w.last)
+    first = [b for b in branches if "in" not in b.norm_at]
+    return Plan(
+        (
+            Rule("residual projections", f"0.02 / sqrt(2N), 2N = {L}", last),
+            Rule("other weights of branches", "0.02", inner),
+        ),
+        (Count("branches without a norm in front", len(first), 0, "it is a rule of pre-norm"),),
+    )
+
+
+GPT2 = Recipe(
+    "gpt2",
+    "GPT-2's initialisation, 1/sqrt(2N)",
+    "residual branches with a norm in front",
+    (
+        "last weight of each branch: normal of standard deviation 0.02 / sqrt(2N)",
+        "every other weight of a branch: normal of standard deviation 0.02",
+    ),
+    (
+        "2N counts residual additions, two a layer, not layers",
+        "a second initialisation pass over all modules undoes the scale",
+        "together with a recipe that scales the branch by depth it scales twice",
+    ),
+    "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3",
+    _plan,
+)

@@ -1,0 +1,23 @@
+"""The recipes by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from depthgauge.errors import SpecificationError, nearest
+from depthgauge.recipes.fixup import FIXUP
+from depthgauge.recipes.gpt2 import GPT2
+from depthgauge.recipes.rules import Recipe
+
+__all__ = ["RECIPES", "recipe_named"]
+
+RECIPES: Final[dict[str, Recipe]] = {recipe.name: recipe for recipe in (FIXUP, GPT2)}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of this name. Raises SpecificationError."""
+    if name not in RECIPES:
+        raise SpecificationError(
+            f"recipe is '{name}', expected one of {', '.join(RECIPES)}{nearest(name, RECIPES)}"
+        )
+    return RECIPES[name]

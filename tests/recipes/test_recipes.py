@@ -1,0 +1,233 @@
+"""Recipes applied to modules and held to them: each audited clean, and dirty after each mistake."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.recipes.apply import Applied, apply
+from depthgauge.recipes.audit import Audit, audit
+from depthgauge.recipes.fixup import fixup_scale
+from depthgauge.trace.layout import layout
+
+WIDTH, DEPTH = 24, 6
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.relu = nn.LayerNorm(WIDTH), nn.ReLU()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.down(self.relu(self.up(self.norm(x))))
+        return out
+
+
+class Conv(nn.Module):
+    """Post-activation, with a projected shortcut where it strides."""
+
+    def __init__(self, entering: int, leaving: int, stride: int) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(entering, leaving, 3, stride, 1, bias=False)
+        self.b = nn.Conv2d(leaving, leaving, 3, 1, 1, bias=False)
+        self.n, self.k = nn.BatchNorm2d(leaving), nn.BatchNorm2d(leaving)
+        self.inner, self.outer = nn.ReLU(), nn.ReLU()
+        self.shortcut = nn.Conv2d(entering, leaving, 1, stride) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.outer(self.shortcut(x) + self.k(self.b(self.inner(self.n(self.a(x))))))
+        return out
+
+
+def mlp() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [Block() for _ in range(DEPTH)]
+    return nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.Linear(WIDTH, 3)), torch.randn(32, 8)
+
+
+def resnet() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [Conv(8, 8, 1), Conv(8, 16, 2), Conv(16, 16, 1)]
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3))
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), *blocks, *head), torch.randn(4, 3, 8, 8)
+
+
+def gpt2(**options: Any) -> tuple[nn.Module, Any]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes: dict[str, Any] = {"n_layer": 3, "n_embd": 32, "n_head": 4, "vocab_size": 64}
+    sizes |= {"n_positions": 32, "bos_token_id": 1, "eos_token_id": 1, **options}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(**sizes)).eval()
+    return model, {"input_ids": torch.randint(64, (2, 16))}
+
+
+def relu_gpt2() -> tuple[nn.Module, Any]:
+    return gpt2(activation_function="relu")
+
+
+def said(found: Audit) -> str:
+    return " | ".join(finding.said for finding in found.findings if not finding.holds)
+
+
+def weights(model: nn.Module, ending: str) -> list[Tensor]:
+    return [p for name, p in model.named_parameters() if name.endswith(ending)]
+
+
+# -------------------------------------------------------------------------------- Fixup
+
+
+@pytest.mark.parametrize("build", [mlp, resnet, relu_gpt2, gpt2])
+def test_fixup_applied_is_audited_clean(build: Callable[[], tuple[nn.Module, Any]]) -> None:
+    model, batch = build()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    applied = apply(model, batch, "fixup", seed=1)
+    found = audit(applied.model, batch, "fixup")
+    assert found.holds, said(found)
+    assert not applied.left
+    assert found.branches == layout(model, batch).L
+    for name, p in model.state_dict().items():
+        assert torch.equal(p, before[name])
+    assert not audit(model, batch, "fixup").holds
+
+
+def test_fixup_begins_as_the_identity_and_its_scalars_learn_slowly() -> None:
+    model, batch = mlp()
+    applied = apply(model, batch, "fixup")
+    assert isinstance(applied.model, nn.Sequential)
+    h = applied.model[0](batch)
+    assert torch.equal(applied.model[1:-1](h), h)
+    assert torch.equal(applied.model(batch), torch.zeros(32, 3))
+    slow = applied.groups(0.1)
+    assert [group["lr"] for group in slow] == [0.1, pytest.approx(0.01)]
+    assert len(slow[1]["params"]) == len(applied.scalars) == DEPTH * (2 + 1 + 2)
+    assert all(p.numel() == 1 for p in slow[1]["params"])
+
+
+def test_the_scale_is_that_of_the_branches_that_were_counted() -> None:
+    model, batch = mlp()
+    applied = apply(model, batch, "fixup", seed=3)
+    pooled = torch.cat([p.detach().flatten() for p in weights(applied.model, "up.module.weight")])
+    expected = math.sqrt(2 / (4 * WIDTH)) * DEPTH**-0.5
+    assert float(pooled.std()) == pytest.approx(expected, rel=0.03)
+
+
+#: A mistake made in a network that follows Fixup, and what the audit says of it.
+MISTAKES: dict[str, tuple[Callable[[Applied], None], str]] = {
+    "no scale": (
+        lambda a: _times(a, DEPTH**0.5),
+        f"{DEPTH} of {DEPTH} inner weights of branches: std .*the depth scale was never applied",
+    ),
+    "layers counted": (
+        lambda a: _times(a, (2 * DEPTH) ** -0.5 / DEPTH**-0.5),
+        f"L counts the {2 * DEPTH} layers, not the {DEPTH} branches",
+    ),
+    "the shortcut counted": (
+        lambda a: _times(a, DEPTH**-0.25 / DEPTH**-0.5),
+        "m = 3: the shortcut was counted",
+    ),
+    "the wrong sign": (lambda a: _times(a, float(DEPTH)), "the exponent has the wrong sign"),
+    "a stage counted": (lambda a: _times(a, 2**-0.5 / DEPTH**-0.5), "L = 2: counted in a part"),
+    "a last layer drawn": (
+        lambda a: _draw(weights(a.model, "down.module.module.weight")[2]),
+        f"1 of {DEPTH} last weights of branches: std up to .*, expected zero",
+    ),
+    "the head drawn": (
+        lambda a: _draw(weights(a.model, "7.weight")[0]),
+        "1 of 1 weights of the head: std up to .*, expected zero",
+    ),
+}
+
+
+def _times(applied: Applied, factor: float) -> None:
+    with torch.no_grad():
+        for p in weights(applied.model, "up.module.weight"):
+            p.mul_(factor)
+
+
+def _draw(p: Tensor) -> None:
+    with torch.no_grad():
+        p.normal_(0, 0.1)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(name: str) -> None:
+    model, batch = mlp()
+    applied = apply(model, batch, "fixup")
+    mistake, words = MISTAKES[name]
+    mistake(applied)
+    found = audit(applied.model, batch, "fixup")
+    assert not found.holds
+    assert re.search(words, said(found)), said(found)
+
+
+def test_scalars_and_norms_are_counted() -> None:
+    model, batch = mlp()
+    applied = apply(model, batch, "fixup")
+    block = applied.model.get_submodule("2")
+    block.norm = nn.LayerNorm(WIDTH)
+    for name in ("down", "relu"):
+        setattr(block, name, block.get_submodule(f"{name}.module"))
+    words = said(audit(applied.model, batch, "fixup"))
+    assert "1 norms: Fixup takes their place" in words
+    assert f"{DEPTH - 1} of {DEPTH} branches with a scalar multiplier" in words
+    assert f"{DEPTH - 1} of {DEPTH} activations of branches with a scalar bias" in words
+
+
+def test_what_fixup_does_not_cover() -> None:
+    plain = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(NetworkError, match="no residual branch was found"):
+        audit(plain, torch.randn(4, 8), "fixup")
+    with pytest.raises(NetworkError, match="a branch of m = 1 weight layers has none"):
+        fixup_scale(54, 1)
+    with pytest.raises(SpecificationError, match="recipe is 'fixpu', expected one of fixup"):
+        apply(plain, torch.randn(4, 8), "fixpu")
+
+
+# -------------------------------------------------------------------------------- GPT-2
+
+
+def test_gpt2_as_its_library_builds_it_follows_gpt2() -> None:
+    model, batch = gpt2()
+    found = audit(model, batch, "gpt2")
+    assert found.holds, said(found)
+    assert (found.branches, found.layers) == (6, (2, 4))
+    wide, batch = gpt2(initializer_range=0.1)
+    assert "6 of 6 other weights of branches: std 0." in said(audit(wide, batch, "gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("std", "words"),
+    [
+        (0.02, "6 of 6 residual projections: std 0.02.*, expected 0.0082 .*never applied"),
+        (0.02 / math.sqrt(3), "N = 3 layers were counted, not 2N = 6 additions"),
+        (0.02 / 6, r"1/\(2N\) instead of its root"),
+    ],
+)
+def test_a_wrong_depth_scale_is_named(std: float, words: str) -> None:
+    model, batch = gpt2()
+    with torch.no_grad():
+        for p in weights(model, "c_proj.weight"):
+            p.normal_(0, std)
+    found = audit(model, batch, "gpt2")
+    assert not found.holds
+    assert re.search(words, said(found)), said(found)
+    fixed = apply(model, batch, "gpt2")
+    assert audit(fixed.model, batch, "gpt2").holds
+
+
+def test_one_layer_among_many_is_found() -> None:
+    model, batch = gpt2()
+    with torch.no_grad():
+        weights(model, "c_proj.weight")[3].normal_(0, 0.02)
+    (finding,) = [f for f in audit(model, batch, "gpt2").findings if not f.holds]
+    assert (finding.matching, finding.of) == (5, 6)
+    assert finding.said.startswith("1 of 6 residual projections: std 0.0198, expected 0.0082")
