@@ -40,15 +40,16 @@ def _quantity(river: str, statistic: str) -> str:
 #: More examples than anybody measures; a typing slip.
 LARGEST_BATCH: Final = 100_000_000
 
-#: Instruments that run the network again, in the order in which they run.
+#: Instruments that run the network again, in the order in which they run: the dearest last, so
+#: that a budget leaves them what the others did not need.
 HEAVY: Final = (
     "jacobian",
     "directions",
-    "blocks",
-    "spectrum",
     "updates",
     "precision",
     "stiffness",
+    "blocks",
+    "spectrum",
 )
 
 #: Of the spectrum, what is one number at a site.

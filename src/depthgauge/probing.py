@@ -49,11 +49,11 @@ def _precision(subject: Subject, effort: Effort) -> Found:
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
     "directions": (directions, DIRECTIONS),
-    "blocks": (blocks, BLOCKS),
-    "spectrum": (spectra, SPECTRUM),
     "updates": (updates, UPDATES),
     "precision": (_precision, PRECISION),
     "stiffness": (stiffness, STIFFNESS),
+    "blocks": (blocks, BLOCKS),
+    "spectrum": (spectra, SPECTRUM),
 }
 assert tuple(INSTRUMENTS) == HEAVY
 #: Of the whole network: taken once, however many streams there are.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from depthgauge.errors import SpecificationError
 from depthgauge.instruments.subject import Effort
@@ -128,6 +129,35 @@ def test_labels_of_positions_are_classes_of_positions() -> None:
     assert by_example["class_share"][0] != pytest.approx(profile["class_share"][0], rel=1e-2)
     wrong = measure(model, x, instruments="state_rms", labels=labels[:, :4])
     assert wrong.not_measured["class_share"].startswith("there are 4 by 4 labels, but the states")
+
+
+def test_labels_that_say_nothing_are_named() -> None:
+    model, x = Summed().double(), torch.randn(4, 5, 3, dtype=torch.float64)
+    nothing = torch.full((4, 5), -100)
+    profile = measure(model, x, instruments="state_rms", labels=nothing)
+    assert profile.not_measured["class_gain"] == "all positions have no label"
+    images = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1))
+    channels = measure(
+        images, torch.randn(4, 3, 5, 5), instruments="state_rms", labels=torch.arange(12).view(4, 3)
+    )
+    assert channels.not_measured["class_gain"].startswith("there are 4 by 3 labels")
+
+
+def test_classes_need_no_gradient() -> None:
+    class Checked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for f in self.f:
+                x = checkpoint(lambda z, f=f: z + f(z), x, use_reentrant=True)
+            return x
+
+    labels = torch.arange(6) % 2
+    profile = measure(Checked(), torch.randn(6, 5), instruments="direction_gain", labels=labels)
+    assert "class_gain" in profile
+    assert "direction_gain" in profile.not_measured
 
 
 def test_an_equation_sees_them_too() -> None:

@@ -170,3 +170,12 @@ def test_rows_of_any_size_are_rotated_apart() -> None:
     # Rows so far apart decouple: the volume is that of the product of its factors.
     assert found.sum() == pytest.approx(logs.sum() + np.linalg.slogdet(t)[1], rel=1e-12)
     assert found[0] == pytest.approx(900 + math.log(np.linalg.norm(t[0])), abs=1e-12)
+
+
+def test_many_rows_that_lean_a_little_add_up() -> None:
+    """A Gram matrix of ones and c: its largest value is 1 + (n - 1) c, first order in c."""
+    n, c = 64, 0.9e-9
+    rows = np.eye(n + 1)
+    rows[:n, :n] = np.linalg.cholesky((1 - c) * np.eye(n) + c)
+    found = log_singular_values(np.r_[np.zeros(n), -12.0], rows)
+    assert found[0] == pytest.approx(0.5 * np.log1p((n - 1) * c), rel=1e-5)

@@ -252,6 +252,46 @@ def test_adam_of_two_rates_is_the_dense_matrix_of_both() -> None:
     assert [group["parameters"] for group in note["groups"]] == [2, 3]
 
 
+def test_the_state_of_a_training_run_is_what_the_next_step_uses() -> None:
+    model = Parted(torch.tensor([4.0, 3.0, 1.0, 0.5, 0.2]).double(), 2)
+    run = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(200):
+        run.zero_grad()
+        model(ONE).backward()
+        run.step()
+    run.zero_grad()
+    before = {p: {k: v.clone() for k, v in s.items()} for p, s in run.state.items()}
+    ratio = of_optimizer(model, run)["ratio"]
+    model(ONE).backward()
+    each: list[Tensor] = []
+    for p in (model.a, model.b):
+        assert p.grad is not None
+        state = run.state[p]
+        square = state["exp_avg_sq"] * 0.999 + 0.001 * p.grad**2
+        each.append(1e-2 / 38 / ((square / (1 - 0.999**201)).sqrt() + 1e-8))
+    s = torch.cat(each).sqrt()
+    top = ends(s[:, None] * model.get_buffer("matrix") * s)[0]
+    assert ratio == pytest.approx(top, rel=1e-2)
+    assert of_optimizer(model, torch.optim.Adam(model.parameters(), lr=1e-2))["ratio"] > 2 * top
+    for q, state in before.items():
+        assert all(torch.equal(run.state[q][name], value) for name, value in state.items())
+
+
+def test_the_decay_of_what_no_gradient_reaches_does_not_count() -> None:
+    class Unused(Parted):
+        def __init__(self) -> None:
+            super().__init__(torch.tensor([4.0, 3.0, 1.0, 0.5, 0.2]).double(), 2)
+            self.unused = nn.Parameter(torch.ones(3).double())
+
+    model = Unused()
+    groups: list[dict[str, Any]] = [
+        {"params": [model.a, model.b]},
+        {"params": [model.unused], "weight_decay": 1000.0},
+    ]
+    ratio = of_optimizer(model, torch.optim.SGD(groups, lr=0.1))["ratio"]
+    assert ratio == pytest.approx(0.1 * 4 / 2, rel=1e-3)
+
+
 def test_adam_on_its_way_past_the_limit_is_thrown_back() -> None:
     """arXiv 2207.14484: P grows as soon as the iterates do, so that Adam hovers at its limit."""
     torch.manual_seed(0)

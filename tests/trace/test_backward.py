@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from depthgauge import Profile, measure
+from depthgauge import ModelError, Profile, measure
 
 WIDTH = 6
 
@@ -124,6 +124,19 @@ def test_no_weight_gets_a_gradient_unless_a_function_of_ones_own_may_withhold_it
     fired, profile = weights_reached(made(Stack, own=True), numbers())
     assert "stem.weight" in fired
     assert unreached(profile) == ["unused"]
+
+
+def test_a_backward_pass_that_fails_on_the_way_to_a_weight_is_said() -> None:
+    class Written(Stack):
+        def states(self, x: Tensor) -> list[Tensor]:
+            w = self.unused.exp()
+            found = super().states(x)
+            found[0] = found[0] * w
+            w.mul_(2)  # which exp has saved
+            return [found[0], *(block(found[0]) for block in self.blocks)]
+
+    with pytest.raises(ModelError, match="the backward pass raised RuntimeError: one of the var"):
+        measure(made(Written), numbers())
 
 
 def unreached(profile: Profile) -> list[str]:

@@ -82,7 +82,7 @@ def errors_by_place(
         del found.missing["relative_error_state"]
 
 
-def growth(errors: Sequence[float]) -> dict[str, float | int | None]:
+def growth(errors: Sequence[float]) -> dict[str, float | int | str | None]:
     """How errors ``e_k`` of consecutive states grow: the factor a block of a straight line through
     ``ln e_k`` over k, by least squares, with the standard error of its logarithm.
 
@@ -90,14 +90,17 @@ def growth(errors: Sequence[float]) -> dict[str, float | int | None]:
     """
     given = np.asarray(errors, dtype=np.float64)
     at = np.flatnonzero(np.isfinite(given) & (given > 0))
-    out: dict[str, float | int | None] = {
+    out: dict[str, float | int | str | None] = {
         "first": float(given[0]),
         "last": float(given[-1]),
         "states": len(at),
         "factor_per_block": None,
         "log_standard_error": None,
     }
-    if len(at) > 2:
+    if len(at) <= 2:
+        why = f"a growth is fitted to three states or more, and {len(at)} have an error above 0"
+        out |= {"factor_per_block_reason": why, "log_standard_error_reason": why}
+    else:
         logs, x = np.log(given[at]), at - at.mean()
         slope = float(x @ logs / (x @ x))
         rest = logs - logs.mean() - slope * x

@@ -50,9 +50,14 @@ def _gradient(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -
         found.missing["direction_gain"] = why
         return
     first = chain.states[0]
-    (gradient,) = torch.autograd.grad(
-        chain.total(), [first.edge], retain_graph=True, allow_unused=True
-    )
+    try:
+        (gradient,) = torch.autograd.grad(
+            chain.total(), [first.edge], retain_graph=True, allow_unused=True
+        )
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        found.missing["direction_gain"] = f"no gradient of a state can be taken: {line}"
+        return
     if gradient is None or not bool((gradient != 0).any()):
         found.missing["direction_gain"] = "no gradient reaches the first state"
         return
@@ -117,7 +122,7 @@ def _labelled(state: Kept, labels: Tensor) -> Tensor | None:
     label of its own; None where the state has other numbers of these."""
     if labels.dim() == 1:
         return state.rows(state.value[None])[0] if state.examples == len(labels) else None
-    if state.value.dim() < 3 or state.value.shape[:2] != labels.shape:
+    if state.value.dim() != 3 or state.value.shape[:2] != labels.shape:
         return None
     return state.value.reshape(labels.numel(), -1)
 
@@ -133,13 +138,14 @@ def _classes(chain: Chain, subject: Subject, found: Found) -> None:
     _, which, counts = torch.unique(
         labels.reshape(-1)[kept], return_inverse=True, return_counts=True
     )
+    what = "examples" if labels.dim() == 1 else "examples and positions"
     why = ""
-    if len(counts) < 2:
-        why = f"all {'examples' if labels.dim() == 1 else 'positions'} have one label"
-    elif any(h is None for h in labelled):
-        what = "examples" if labels.dim() == 1 else "examples and positions"
+    if any(h is None for h in labelled):
         count = " by ".join(map(str, labels.shape))
         why = f"there are {count} labels, but the states do not have that many {what}"
+    elif len(counts) < 2:
+        one = "have one label" if len(counts) else "have no label"
+        why = f"all {'examples' if labels.dim() == 1 else 'positions'} {one}"
     if why:
         found.missing |= dict.fromkeys(names, why)
         return

@@ -143,13 +143,19 @@ def scaling(widest: Ran, told: Iterable[str], note: dict[str, Any]) -> None:
     any value does."""
     if not widest.parameters:
         note["loss_scaling"] = None
+        note.setdefault("loss_scaling_reason", "no gradient of a parameter was measured")
         return
     every = [seen.largest for seen in widest.ranges.gradients.values()]
     note["loss_scaling"] = {}
     for name in told:
         room = scaling_room(map(dense, widest.parameters.values()), name)
         bits = _least([headroom_bits(top, name) for top in every] or [math.inf])
+        every_reason = "some gradient is not finite" if math.isnan(bits) else "every one is 0"
+        reason = {"bits_reason": "no gradient is above 0 and finite"} if room.bits is None else {}
+        if not math.isfinite(bits):
+            reason["bits_of_every_gradient_reason"] = every_reason
         note["loss_scaling"][name] = {
+            **reason,
             "bits": room.bits,
             "bits_of_every_gradient": math.floor(bits) if math.isfinite(bits) else None,
             "flushed": room.before,

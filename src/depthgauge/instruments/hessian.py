@@ -42,7 +42,8 @@ _APART: Final = 0.05
 @dataclass(frozen=True)
 class Hessian:
     """The loss and its gradient ``(N,)`` at one point, and ``v -> H v``. ``product`` says how it is
-    taken, ``reason`` why not by double backward, ``step`` how far off the two gradients are."""
+    taken, ``reason`` why not by double backward, ``step`` how far off the two gradients are;
+    ``reached``: which parameters a gradient reaches at all."""
 
     loss: float
     gradient: Tensor
@@ -51,6 +52,7 @@ class Hessian:
     reason: str = ""
     step: float | None = None
     dtype: torch.dtype = torch.float64
+    reached: tuple[bool, ...] = ()
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -123,9 +125,11 @@ def hessian(run: Run, model: nn.Module, batch: Any) -> Iterator[Hessian]:
 def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | None, str]:
     """The Hessian on the graph of ``total``, or why it is not there."""
     try:
-        first = torch.autograd.grad(
-            total, parameters, create_graph=True, allow_unused=True, materialize_grads=True
-        )
+        found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
+        reached = tuple(g is not None for g in found)
+        first = [
+            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
+        ]
         if any(
             n.name() == "torch::autograd::Error" for n in _nodes(first)
         ):  # which no pass reaches
@@ -150,7 +154,8 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
         times(gradient)
     except RuntimeError as error:
         return None, str(error).strip().partition("\n")[0]
-    return Hessian(float(total.detach()), gradient, times, DOUBLE, dtype=gradient.dtype), ""
+    loss = float(total.detach())
+    return Hessian(loss, gradient, times, DOUBLE, dtype=gradient.dtype, reached=reached), ""
 
 
 def _written_by_hand(total: Tensor) -> list[str]:
@@ -220,12 +225,16 @@ def _differences(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:
     size = float(torch.linalg.vector_norm(flat(here)))
     step = (torch.finfo(here[0].dtype).eps / 2) ** (1 / 3) * max(1.0, size)
 
+    reached: tuple[bool, ...] = ()
+
     def gradient(offset: Sequence[Tensor] | None) -> tuple[float, Tensor]:
+        nonlocal reached
         for i, p in enumerate(parameters):
             p.data.copy_(here[i] if offset is None else here[i] + offset[i])
         with run(model, batch) as chain:
             total = chain.total()
             found = gradients(total, list(parameters))
+            reached = tuple(g is not None for g in found)
             pairs = zip(parameters, found, strict=True)
             each = [torch.zeros_like(p) if g is None else dense(g) for p, g in pairs]
             return float(total.detach()), flat(each)
@@ -240,4 +249,4 @@ def _differences(run: Run, model: nn.Module, batch: Any, why: str) -> Hessian:
         return product
 
     loss, at = gradient(None)
-    return Hessian(loss, at, times, DIFFERENCE, why, step, at.dtype)
+    return Hessian(loss, at, times, DIFFERENCE, why, step, at.dtype, reached)

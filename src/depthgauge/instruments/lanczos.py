@@ -14,12 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = ["Ends", "lanczos"]
+
+
+#: Products before it may stop: a start that has little of the last eigenvector finds another first.
+LEAST: Final = 8
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ def lanczos(
 ) -> Ends:
     """The ends of the spectrum seen from ``start`` ``(N,)``, in at most ``products`` products.
 
-    Converged: the residual bounds of the largest eigenvalue and of the largest in magnitude are
-    below ``tolerance`` times it. ``spent()`` true ends it early, after one product at the least.
+    Converged, after ``LEAST`` products: the residual bounds of the largest eigenvalue and of the
+    largest in magnitude are below ``tolerance`` times it. ``spent()`` true ends it early, after one
+    product at the least.
     """
     most = min(products, start.numel())
     basis = start.new_empty(most, start.numel())
@@ -77,7 +83,7 @@ def lanczos(
         size = float(np.abs(matrix).max())
         if k + 1 == start.numel() or rest <= 100 * torch.finfo(w.dtype).eps * size:
             return Ends(*ends, k + 1, "whole space")
-        if _near(ends, tolerance):
+        if k + 1 >= LEAST and _near(ends, tolerance):
             return Ends(*ends, k + 1, "converged")
         stopped = "products"
         if spent():

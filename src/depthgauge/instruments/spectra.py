@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.jacobians import narrow
@@ -49,6 +50,8 @@ _RANKS: Final = {
 }
 #: How far apart the columns of one QR decomposition in float64 may be: so many digits it costs.
 _APART = 1e6
+#: Examples that are asked whether they reach others, at most.
+_ASKED = 8
 #: Blocks between two QR decompositions, at most.
 _MOST = 64
 
@@ -69,15 +72,36 @@ def _followed(subject: Subject, effort: Effort) -> Iterator[tuple[Chain, list[in
         count = chain.states[-1].examples
         chosen = _spaced(count, effort.examples)
         if subject.picked is not None and len(chosen) < count:  # the others would cost as much
+            there = [state.rows(state.value[None])[0, chosen] for state in chain.states]
             del chain
             opened.close()
-            try:
-                alone = opened.enter_context(subject.chain(batch=subject.picked(chosen)))
-                chosen = list(range(len(chosen)))
-            except (ModelError, NetworkError):  # a model of one size of batch
-                alone = opened.enter_context(subject.chain())
-            chain = alone.until(effort.until)
+            alone = _alone(opened, subject, chosen, there)
+            chain = (alone or opened.enter_context(subject.chain())).until(effort.until)
+            chosen = list(range(len(chosen))) if alone else chosen
         yield chain, chosen, ""
+
+
+def _alone(
+    opened: ExitStack, subject: Subject, chosen: Sequence[int], there: Sequence[Tensor]
+) -> Chain | None:
+    """The chain of the chosen examples in a batch of their own, if their states are what they were
+    ``there``, among the others."""
+    assert subject.picked is not None
+    with ExitStack() as trial:
+        try:
+            chain = trial.enter_context(subject.chain(batch=subject.picked(chosen)))
+        except (ModelError, NetworkError):  # a model of one size of batch
+            return None
+        exact = torch.finfo(chain.dtype).eps ** 0.5
+        for state, before in zip(chain.states, there, strict=False):
+            now = state.rows(state.value[None])[0]
+            if now.shape != before.shape:
+                return None
+            apart, size = (now - before).abs().max(), before.abs().max()
+            if not apart <= exact * size:
+                return None
+        opened.enter_context(trial.pop_all())
+        return chain
 
 
 def spectra(subject: Subject, effort: Effort) -> Found:
@@ -286,10 +310,16 @@ def _coupled(chain: Chain) -> bool:
         return any(state.examples > 1 for state in chain.states)
     for k in range(len(chain), 0, -1):
         top, low = chain.states[k], chain.states[k - 1]
-        asked = torch.zeros(1, top.examples, top.size, dtype=chain.dtype, device=chain.device)
-        asked[:, 0] = torch.linspace(0.5, 1.5, top.size)  # a norm's mean would hide ones
+        some = _spaced(top.examples, _ASKED)
+        asked = torch.zeros(
+            len(some), top.examples, top.size, dtype=chain.dtype, device=chain.device
+        )
+        asked[range(len(some)), some] = torch.linspace(0.5, 1.5, top.size).to(asked)  # not all ones
         back = low.rows(chain.pull(k, k - 1, top.spread(asked)))
-        if back.shape[1] != top.examples or bool((back[:, 1:] != 0).any()):
+        if back.shape[1] != top.examples:
+            return True
+        back[range(len(some)), some] = 0.0
+        if bool((back != 0).any()):
             return True
     return False
 

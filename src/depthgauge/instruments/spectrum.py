@@ -33,8 +33,9 @@ __all__ = ["LOST", "GradedProduct", "effective_ranks", "log_singular_values"]
 
 #: A direction is lost when it is this factor below the best.
 LOST = 10.0
-#: Cosine between two rows below which they count as orthogonal.
-_ORTHOGONAL = 1e-9
+#: What two rows that lean on one another may still change of a logarithm, and the cosine that is
+#: rounding.
+_ALIKE, _ORTHOGONAL = 1e-14, 1e-15
 _SWEEPS = 60
 #: QR decompositions before the first rotation.
 _SETTLING = 5
@@ -177,13 +178,17 @@ def _rotate(a: FloatArray, s: FloatArray) -> None:
     """Make the rows of ``diag(e^s) a``, of length 1, orthogonal, in place.
 
     While most pairs lean on one another all of them are turned, round by round; once few do, those
-    alone, the worst first. What is left leaning by c changes a logarithm by c^2.
+    alone, the worst first. Two rows that lean by c change their logarithms by c where their scales
+    are equal, by ``c^2 / (1 - ratio^2)`` where one is ``ratio`` times the other.
     """
     rounds = _rounds(len(s))
     upper, lower = np.triu_indices(len(s), 1)
     for _ in range(_SWEEPS * len(rounds)):
         cosines = np.abs((a @ a.T)[upper, lower])
-        leaning = np.flatnonzero(cosines > _ORTHOGONAL)
+        apart = -np.expm1(-2 * np.abs(s[upper] - s[lower]))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            changes = np.fmin(cosines, cosines**2 / apart)
+        leaning = np.flatnonzero((changes > _ALIKE) & (cosines > _ORTHOGONAL))
         if not len(leaning):
             break
         if len(leaning) > _FEW * len(s):

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.trace.backward import dense
 
-__all__ = ["OPTIMIZERS", "Factory", "Step", "check", "moved", "stepped"]
+__all__ = ["OPTIMIZERS", "Factory", "Step", "check", "moved", "stepped", "twin_of"]
 
 #: Makes an optimiser of the parameters that it is given.
 Factory: TypeAlias = Callable[[list[nn.Parameter]], Optimizer]
@@ -148,7 +148,7 @@ def stepped(
         copied.grad = dense(g) if g is not None and name in made_dense else g
     if isinstance(step.optimizer, Optimizer):
         twins = {id(p): copies[name] for name, p in parameters.items()}
-        optimizer = _copied(step.optimizer, twins)
+        optimizer = twin_of(step.optimizer, twins)
     else:
         optimizer = step.made([p for p in copies.values() if p.requires_grad])
         made = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -212,7 +212,7 @@ def _copies(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
     return found
 
 
-def _copied(optimizer: Optimizer, twins: dict[int, nn.Parameter]) -> Optimizer:
+def twin_of(optimizer: Optimizer, twins: dict[int, nn.Parameter]) -> Optimizer:
     """The same optimiser with a copy of its state, bound to each parameter's twin."""
     memo: dict[int, Any] = dict(twins)
     table = {k: v for k, v in vars(optimizer).items() if k != "step" and k not in _HOOKS}

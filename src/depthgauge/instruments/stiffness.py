@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -38,7 +38,7 @@ from depthgauge.instruments.hessian import (
 )
 from depthgauge.instruments.lanczos import Ends, lanczos
 from depthgauge.instruments.stability import FORMULAS, Rule, Rules, rule_of, rules_of
-from depthgauge.instruments.step import check
+from depthgauge.instruments.step import check, twin_of
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
@@ -88,6 +88,7 @@ class _Task:
     effort: Effort
     rules: Rules
     products: int
+    given: Optimizer | None = None  # of a training run, with what it has gathered
 
 
 def stiffness(
@@ -110,7 +111,9 @@ def stiffness(
     if why:
         found.missing = dict.fromkeys(STIFFNESS, why)
         return found
-    note = _looked(_Task(subject, effort, rules, PRODUCTS * effort.iterations), steps)
+    optimizer = effort.step.optimizer
+    own = optimizer if isinstance(optimizer, Optimizer) and rule is None else None
+    note = _looked(_Task(subject, effort, rules, PRODUCTS * effort.iterations, own), steps)
     found.notes["stiffness"] = note
     if not math.isnan(note["ratio"]):
         row = max((row for row in subject.rows if row >= 0), default=-1)
@@ -282,7 +285,7 @@ def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, A
     except NetworkError as error:
         return _nothing(str(error))
     parameters = trainable(copied)
-    optimizer = task.rules.made(parameters)
+    optimizer = _made(task, parameters)
     losses: list[float] = []
     for step in range(steps):
         if task.effort.spent:
@@ -351,7 +354,8 @@ def _curved(
     if one is not None and not one.adaptive:
         ratio = one.lr * (ends.largest + one.coupled) / one.limit
     else:
-        half, decay = _scales(task.rules, model, h, optimizer)
+        states = _states(task, model, optimizer)
+        half, decay = _scales(task.rules, model, h, states)
         curved = _ends(task, h, lambda v: half * (h.times(half * v) + decay * half * v), until)
         name = "scaled" if one is None else "preconditioned"
         out[name] = _said(curved) | {"left_out": int((half == 0).sum())}
@@ -404,17 +408,39 @@ def _said(ends: Ends) -> dict[str, Any]:
     }
 
 
+def _made(task: _Task, parameters: list[nn.Parameter]) -> Optimizer:
+    """The optimiser of the steps, for a copy's parameters: that of the training run as it is, or a
+    new one."""
+    own = trainable(task.subject.model)
+    converted_too = any(p.dtype != q.dtype for p, q in zip(own, parameters, strict=True))
+    if task.given is None or converted_too:
+        return task.rules.made(parameters)
+    return twin_of(task.given, {id(p): q for p, q in zip(own, parameters, strict=True)})
+
+
+def _states(task: _Task, model: nn.Module, optimizer: Optimizer | None) -> list[Mapping[str, Any]]:
+    """What the optimiser holds of each trainable parameter: nothing at step 0, unless it comes from
+    a training run."""
+    parameters = trainable(model)
+    if optimizer is None and task.given is not None:
+        optimizer, parameters = task.given, trainable(task.subject.model)
+    if optimizer is None:
+        return [{}] * len(parameters)
+    return [optimizer.state.get(p, {}) for p in parameters]
+
+
 def _scales(
-    rules: Rules, model: nn.Module, h: Hessian, optimizer: Optimizer | None
+    rules: Rules, model: nn.Module, h: Hessian, states: Sequence[Mapping[str, Any]]
 ) -> tuple[Tensor, Tensor]:
     """``S^1/2 P^-1/2`` and W of every parameter, ``(N,)``; S is 1 where one rule holds for all."""
     parameters, one = trainable(model), rules.one
     pieces = torch.split(h.gradient, [p.numel() for p in parameters])
     scales, decay = [], []
-    for p, piece, rule in zip(parameters, pieces, rules.each, strict=True):
-        scale = torch.zeros_like(p) if rule is None else torch.ones_like(p)
-        if rule is not None and rule.adaptive:
-            state = optimizer.state.get(p, {}) if optimizer is not None else {}
+    reached = h.reached or (True,) * len(parameters)
+    every = zip(parameters, pieces, rules.each, states, reached, strict=True)
+    for p, piece, rule, state, moves in every:
+        scale = torch.zeros_like(p) if rule is None or not moves else torch.ones_like(p)
+        if rule is not None and rule.adaptive and moves:
             scale = rule.preconditioner(p, piece.reshape(p.shape).to(p), state)
         if rule is not None and one is None:
             scale = scale * math.sqrt(rule.lr / rule.limit)

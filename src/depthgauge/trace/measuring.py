@@ -389,6 +389,7 @@ def _document(analysis: Analysis, track: Track) -> dict[str, Any]:
         "segments": stream.segments,
         "states": 1 + len(track.steps),
         "fraction": min(fractions) if fractions else None,
+        **({} if fractions else {"fraction_reason": "nothing is added to a stream"}),
         "source": analysis.graph.path(stream.source) or "input",
         "blocks": blocks,
     }
@@ -405,8 +406,14 @@ def _coverage(
     analysis: Analysis, passed: Pass, held: Inventory
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     called = passed.called
+    used = {v.path for v in analysis.graph.values if v.kind == "parameter"}
     not_called = [
-        (path, f"{type(module).__name__} was never called in this pass")
+        (
+            path,
+            f"{type(module).__name__} was not called itself: a function was given its weights"
+            if any(f"{path}.{name}" in used for name, _ in module.named_parameters(recurse=False))
+            else f"{type(module).__name__} was never called in this pass",
+        )
         for path, module in held.modules
         if id(module) not in called and path and not _container(module)
     ]

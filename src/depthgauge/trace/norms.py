@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from depthgauge.equation.functions import NORMS
 from depthgauge.equation.nodes import Norm, Number, Option, Value
 from depthgauge.trace.blocks import Region, Unsayable, uniform
@@ -59,17 +61,21 @@ def _affine(region: Region, value: Traced, eps: Any) -> dict[str, Option]:
     return out
 
 
+def _number(tensor: Tensor | None, other: float) -> float:
+    return other if tensor is None or tensor.numel() != 1 else float(tensor.detach())
+
+
 def _bounded(region: Region, value: Traced) -> tuple[str, dict[str, Option]]:
     inner = region.values[value.inputs[0]]
     shift = 0.0
     if inner.kind == "sum":
         learned = [j for j in inner.inputs if not region.values[j].data]
         tensor = region.tensor(learned[0]) if learned else None
-        shift = float(tensor) if tensor is not None and tensor.numel() == 1 else 0.0
+        shift = _number(tensor, 0.0)
         inner = region.values[region.roles.moving(inner.inputs)[0]]
     alpha = next((j for j in inner.inputs if not region.values[j].data), None)
     tensor = region.tensor(alpha) if alpha is not None else None
-    start = float(tensor) if tensor is not None and tensor.numel() == 1 else 0.5
+    start = _number(tensor, 0.5)
     if value.name == "tanh":
         return "dyt", {"alpha": Number(start)}
     return "derf", {"alpha": Number(start), "shift": Number(shift)}

@@ -342,11 +342,11 @@ class _Region:
         i = value.index
         if i < self.before or not value.data:
             return self._outside(value)
-        if (seen := self.reader.activations.get(i)) is not None:
+        base = self.roles.norm_of(i)
+        if (seen := self.reader.activations.get(i)) is not None and base is None:
             return self._activation(seen, value)
         if (whole := attention(self, value)) is not None:
             return whole
-        base = self.roles.norm_of(i)
         if base is not None:
             return norm(self, value, base)
         match value.kind:

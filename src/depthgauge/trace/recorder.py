@@ -166,6 +166,11 @@ class Recorder(TorchFunctionMode):
         """The module that is running, or that was when the forward pass raised."""
         return self.graph.calls[self._here]
 
+    @property
+    def wrote(self) -> bool:
+        """Whether a function has written over a tensor."""
+        return bool(self._written)
+
     def _enter(self, module: nn.Module, args: Any) -> None:
         if get_ident() != self._thread:  # another thread's model: these hooks are everybody's
             return

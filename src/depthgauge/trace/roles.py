@@ -219,12 +219,15 @@ class Roles:
         at = x
         for _ in range(6):
             value = values[at]
+            moving = self.moving(value.inputs)
             if value.kind == "shape" or self.centred(at) is not None:
                 base = self.centred(at)
                 at = base if base is not None else value.inputs[0]
-                own.add(at)
+            elif value.kind == "product" and len(moving) == 1:  # times a gain
+                at = moving[0]
             else:
                 break
+            own.add(at)
         common = own & below
         return max(common) if common else None
 

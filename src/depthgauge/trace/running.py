@@ -445,7 +445,8 @@ def _backward(
         missing = [name for name, _ in parameters]
     else:
         blind = any(value.blind for value in graph.values)
-        below = None if blind else _survey(total, readings.edges)
+        # What was written over may be missed by a backward pass, which has to be seen to fail.
+        below = None if blind or recorder.wrote else _survey(total, readings.edges)
         try:
             if below is not None and below.first and not below.own:
                 reached = below.leaves
