@@ -73,7 +73,7 @@ TARGETS: list[tuple[Sequence[str], str]] = [
     (["suite", "transprot"], r"suite is 'transprot', expected one of .*'transport'\?"),
     (["suite", "--seed", "7"], r"No such option: --seed"),
     (["suite", "-o", "no/such/folder/file"], r"cannot be written"),
-    (["suit"], r"No such command 'suit'\. Did you mean 'suite'\?; see depthgauge --help"),
+    (["suit"], r"No such command 'suit'\. Did you mean 'suite', 'audit'\?; see depthgauge --help"),
     (["--verion"], r"No such option: --verion"),
 ]
 FILES: list[tuple[str, str]] = [
