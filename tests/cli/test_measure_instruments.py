@@ -124,6 +124,18 @@ def test_labels_and_directions(command: Command, target: str, tmp_path: Path) ->
     assert ran.document["sites"][0]["component_gains"] == [1, 1]
 
 
+def test_exponents_of_a_builder_over_seeds(command: Command, target: str) -> None:
+    options = ("--depths", "2,4,8", "--lr", "1e-3", "--json")
+    several = command("measure", target, *options, "--seed", "0..2").document["exponents"]
+    one = command("measure", target, *options, "--seed", "0").document["exponents"]
+    for name, fitted in several.items():
+        assert (fitted["seeds"], one[name]["seeds"]) == (3, 1)
+        assert fitted["high"] > fitted["low"]
+    ran = command("measure", target, "--seed", "0..2")
+    assert ran.status == 2
+    assert "several are for --depths" in ran.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

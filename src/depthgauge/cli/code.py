@@ -48,12 +48,15 @@ class Code:
         from depthgauge.trace.measuring import measure_module
         from depthgauge.trace.targets import arguments_of
 
-        seed = 0 if self.seed is None else parse_seed(self.seed)
-        if not isinstance(seed, int):
-            raise SpecificationError(
-                f"--seed is '{self.seed}', but a model that code builds is measured under one seed"
-            )
         arguments, over = arguments_of(self.arguments), self.work.over
+        given = 0 if self.seed is None else parse_seed(self.seed)
+        seeds = (given,) if isinstance(given, int) else tuple(given)
+        if len(seeds) > 1 and over is None:
+            raise SpecificationError(
+                f"--seed is '{self.seed}', but a model that code builds is measured under one "
+                f"seed; several are for --depths, whose exponents are fitted to all of them"
+            )
+        seed = seeds[0]
         if over is not None:
             if over[0] in arguments:
                 raise SpecificationError(
@@ -77,7 +80,7 @@ class Code:
 
         name, depths = over
         build = of_modules(lambda depth, seed: self._built({**arguments, name: depth}, seed))
-        return with_exponents(profile, build, depths, (seed,), self.work.effort(seed))
+        return with_exponents(profile, build, depths, seeds, self.work.effort(seed))
 
     def _built(self, arguments: Mapping[str, object], seed: int) -> Built:
         return built(self.target, arguments, self.inputs, seed, self.dtype, self.device)
