@@ -179,3 +179,10 @@ def test_many_rows_that_lean_a_little_add_up() -> None:
     rows[:n, :n] = np.linalg.cholesky((1 - c) * np.eye(n) + c)
     found = log_singular_values(np.r_[np.zeros(n), -12.0], rows)
     assert found[0] == pytest.approx(0.5 * np.log1p((n - 1) * c), rel=1e-5)
+
+
+def test_the_direction_of_a_repeated_column_is_nobodys() -> None:
+    """The first and the last column are one; the noise beside it is the way of the second."""
+    product = GradedProduct.identity(3).times(np.array([[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]))
+    whole = product.u @ np.diag(np.exp(product.logs)) @ product.t
+    assert whole == pytest.approx(np.array([[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]), abs=1e-14)

@@ -121,8 +121,12 @@ def _ordered_qr(
         dependent = [c for c, lost in zip(kept, gone, strict=False) if lost]
         if not dependent:
             break
-        kept = [c for c in kept if c not in dependent]
-        moved += dependent
+        # The first alone, beside the zeros: its q is noise, which may have taken what a later one
+        # has of its own.
+        first = next((c for c in dependent if not dead[c]), None)
+        taken = {c for c in dependent if dead[c] or c == first}
+        kept = [c for c in kept if c not in taken]
+        moved += [c for c in dependent if c in taken]
     if moved:
         places = np.array([place[int(c)] for c in now])
         r = np.where(places[None, :] < places[: len(r), None], 0.0, r)
