@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from depthgauge.equation.nodes import LearnedGain, LearnedScalar, Norm
 
 NORM_AT = ("in", "inner", "out", "stream")
 #: Skip kinds of a weight-free path, each hiding the ones before it.
@@ -22,11 +24,21 @@ _PHRASES = {
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """``m`` weight layers in series on the value path (in a sum or product, the longest)."""
+    """``m`` weight layers in series on the value path (in a sum or product, the longest).
+
+    ``factor``: the fixed number that it is multiplied by, after a norm on the stream if there is
+    one (NaN where no number says it); ``learned``: the scalars and gains that it is multiplied by;
+    ``norms``: its norms, each with its place; ``hidden``: the name of the operation that it ends
+    with, where the language cannot say that one.
+    """
 
     m: int
     norm_at: tuple[str, ...]  # subset of NORM_AT, in its order
     inner: int  # residual merges nested inside
+    factor: float = field(default=1.0, compare=False)
+    learned: tuple[LearnedScalar | LearnedGain, ...] = field(default=(), compare=False)
+    norms: tuple[tuple[str, Norm], ...] = field(default=(), compare=False)
+    hidden: str = field(default="", compare=False)
 
     @property
     def placement(self) -> str:
@@ -36,10 +48,11 @@ class Branch:
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Branches added in one place; ``skip`` is identity, scaled, per-channel, normed, mixed,
-    gated or projected."""
+    gated or projected, ``factor`` the fixed number in it (NaN where no number says it)."""
 
     branches: tuple[Branch, ...]
     skip: str
+    factor: float = field(default=1.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

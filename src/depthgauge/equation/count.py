@@ -39,10 +39,11 @@ class _Plain:
 
 @dataclass(frozen=True, slots=True)
 class _Wrapper:
-    """Weight-free steps on the stream: is a norm among them, and the coefficient before it."""
+    """Weight-free steps on the stream: its norms, and the coefficient before them."""
 
-    norm: bool
+    norms: tuple[Norm, ...]
     kind: str
+    factor: float
 
 
 _Piece: TypeAlias = Merge | _Plain | _Wrapper
@@ -74,8 +75,8 @@ def _run(region: Region, i: int) -> _Piece:
             by = by.times(scaled)
         elif not isinstance(region.ops[step].node, Add):
             break
-    norm = any(isinstance(region.ops[step].node, Norm) for step in steps)
-    return _Wrapper(norm, by.coefficient)
+    nodes = [region.ops[step].node for step in steps]
+    return _Wrapper(tuple(n for n in nodes if isinstance(n, Norm)), by.coefficient, by.number)
 
 
 def _folded(pieces: Iterable[_Piece]) -> list[_Piece]:
@@ -98,12 +99,23 @@ def _folded(pieces: Iterable[_Piece]) -> list[_Piece]:
 
 def _wrap(piece: _Piece, wrapper: _Wrapper, plain_flag: str) -> _Piece:
     def flagged(norm_at: tuple[str, ...], flag: str) -> tuple[str, ...]:
-        return ordered((*norm_at, flag)) if wrapper.norm else norm_at
+        return ordered((*norm_at, flag)) if wrapper.norms else norm_at
 
     if isinstance(piece, _Plain):
         return replace(piece, norm_at=flagged(piece.norm_at, plain_flag))
     assert isinstance(piece, Merge)
-    branches = (replace(b, norm_at=flagged(b.norm_at, "stream")) for b in piece.branches)
     normed = "stream" in piece.branches[0].norm_at  # what comes after a norm scales no skip
+    factor = 1.0 if normed else wrapper.factor
+    on_stream = tuple(("stream", norm) for norm in wrapper.norms)
+    branches = tuple(
+        replace(
+            b,
+            norm_at=flagged(b.norm_at, "stream"),
+            factor=b.factor * factor,
+            norms=(*b.norms, *on_stream),
+        )
+        for b in piece.branches
+    )
     fixed = normed or piece.skip not in COEFFICIENTS
-    return Merge(tuple(branches), piece.skip if fixed else worst(piece.skip, wrapper.kind))
+    kind = piece.skip if fixed else worst(piece.skip, wrapper.kind)
+    return Merge(branches, kind, piece.factor * factor)

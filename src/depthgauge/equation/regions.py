@@ -7,6 +7,7 @@ leaves, the states; it knows sums, skips, branches and norms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -30,6 +31,7 @@ from depthgauge.equation.nodes import (
     Attention,
     Block,
     Call,
+    Constant,
     Convolution,
     Define,
     Dropout,
@@ -135,14 +137,17 @@ def _is_value(part: object) -> TypeGuard[Value]:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A coefficient, by its kind and by what is a number in it, times an operation."""
+    """A coefficient, by its kind, by what is a number in it (NaN: not known before the depth is)
+    and by what is learned, times an operation."""
 
     op: int
     kind: str = "identity"
     number: float = 1.0
+    learned: tuple[LearnedScalar | LearnedGain, ...] = ()
 
     def times(self, outer: Term) -> Term:
-        return Term(self.op, worst(self.kind, outer.kind), self.number * outer.number)
+        kind, number = worst(self.kind, outer.kind), self.number * outer.number
+        return Term(self.op, kind, number, (*outer.learned, *self.learned))
 
     @property
     def coefficient(self) -> str:
@@ -206,14 +211,30 @@ class Region:
             case Scale(Number(value)), (x,):
                 return Term(x, number=value)
             case Scale(), (x,):
-                return Term(x, "scaled")
+                return Term(x, "scaled", math.nan)
             case Product(), (left, right):
                 for a, x in ((left, right), (right, left)):
                     if not self.sources(a) and not self.depth(a):
-                        nodes = (self.ops[j].node for j in self.reach(a))
-                        channels = any(isinstance(node, LearnedGain | Opaque) for node in nodes)
-                        return Term(x, "per-channel" if channels else "scaled")
+                        return self._factor(x, [self.ops[j].node for j in self.reach(a)])
         return None
+
+    @staticmethod
+    def _factor(x: int, nodes: Sequence[Value]) -> Term:
+        """``x`` times a value that holds neither a state nor weights."""
+        number = 1.0
+        learned: list[LearnedScalar | LearnedGain] = []
+        for node in nodes:
+            match node:
+                case LearnedScalar() | LearnedGain():
+                    learned.append(node)
+                case Constant(Number(value)) | Scale(Number(value)):
+                    number *= value
+                case Product():
+                    pass
+                case _:
+                    number = math.nan
+        channels = any(isinstance(node, LearnedGain | Opaque) for node in nodes)
+        return Term(x, "per-channel" if channels else "scaled", number, tuple(learned))
 
     def terms(self, i: int) -> tuple[Term, ...]:
         """The flattened sum at ``i``, coefficients distributed, without what no leaf enters;
@@ -260,21 +281,26 @@ class Region:
         return all(isinstance(self.ops[i].node, kinds) or self.scaled(i) for i in moved)
 
     def norm_at(self, *roots: int) -> tuple[str, ...]:
+        """Where there are norms on the paths below the roots."""
+        return ordered(flag for flag, _ in self.norms(*roots))
+
+    def norms(self, *roots: int) -> tuple[tuple[str, Norm], ...]:
         """Norms before, between and after the weight layers on the paths below the roots; where
         there is none, opaque operations stand in for them."""
         layer = self.layers if any(map(self.depth, roots)) else self.opaque
-        flags: set[str] = set()
+        found: list[tuple[str, Norm]] = []
         seen: set[tuple[int, bool]] = set()
         todo = [(i, False) for i in roots]
         while todo:
             if (at := todo.pop()) not in seen:
                 seen.add(at)
                 i, covered = at
-                if isinstance(self.ops[i].node, Norm) and not self.leaf(i):
+                node = self.ops[i].node
+                if isinstance(node, Norm) and not self.leaf(i):
                     before = not any(map(layer, self.reach(i)))
-                    flags.add("in" if before else "inner" if covered else "out")
+                    found.append(("in" if before else "inner" if covered else "out", node))
                 todo += [(j, covered or bool(layer(i))) for j in self.inputs(i)]
-        return ordered(flags)
+        return tuple(dict.fromkeys(found))
 
     def within(self, x: int, y: int) -> bool:
         """Whether ``x`` occurs in ``y`` under a weight layer or an opaque operation."""
@@ -322,8 +348,34 @@ class Region:
         groups = self.groups(term for term in branches if term not in skips)
         if not groups or not skips:
             return None
-        made = (Branch(max(map(self.depth, g)), self.norm_at(*g), self.inner(g)) for g in groups)
-        return Merge(tuple(made), kind)
+        places = {term.op: self.bare(term) for term in branches}
+        made = (self._branch(group, [places[i] for i in group]) for group in groups)
+        bare = [self.bare(term).number for term in skips]
+        return Merge(tuple(made), kind, bare[0] if len(bare) == 1 else math.nan)
+
+    def _branch(self, group: tuple[int, ...], terms: Sequence[Term]) -> Branch:
+        factors = {(term.number, term.learned) for term in terms}
+        number, learned = factors.pop() if len(factors) == 1 else (math.nan, ())
+        norms, m = self.norms(*group), max(map(self.depth, group))
+        ends = (self.ops[term.op].node for term in terms)
+        hidden = next((node.name for node in ends if isinstance(node, Opaque)), "")
+        flags = ordered(at for at, _ in norms)
+        return Branch(m, flags, self.inner(group), number, learned, norms, hidden)
+
+    def bare(self, term: Term) -> Term:
+        """The term with every factor down to its first norm, bend or layer taken out of it."""
+        while True:
+            node, inputs = self.ops[term.op].node, self.inputs(term.op)
+            idle = isinstance(node, Activation) and node.kind == "identity"
+            if isinstance(node, Dropout) or idle:
+                below = self.terms(inputs[0])
+                if len(below) != 1:
+                    return term
+                term = below[0].times(term)
+            elif scaled := self.scaled(term.op):
+                term = scaled.times(term)
+            else:
+                return term
 
     def cuts(self, i: int) -> list[int]:
         """Operations that do work under ``i`` that every path to it runs through, innermost
