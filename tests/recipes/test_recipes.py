@@ -13,69 +13,11 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.recipes.apply import Applied, apply
-from depthgauge.recipes.audit import Audit, audit
+from depthgauge.recipes.audit import audit
 from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.trace.layout import layout
-
-WIDTH, DEPTH = 24, 6
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.relu = nn.LayerNorm(WIDTH), nn.ReLU()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.down(self.relu(self.up(self.norm(x))))
-        return out
-
-
-class Conv(nn.Module):
-    """Post-activation, with a projected shortcut where it strides."""
-
-    def __init__(self, entering: int, leaving: int, stride: int) -> None:
-        super().__init__()
-        self.a = nn.Conv2d(entering, leaving, 3, stride, 1, bias=False)
-        self.b = nn.Conv2d(leaving, leaving, 3, 1, 1, bias=False)
-        self.n, self.k = nn.BatchNorm2d(leaving), nn.BatchNorm2d(leaving)
-        self.inner, self.outer = nn.ReLU(), nn.ReLU()
-        self.shortcut = nn.Conv2d(entering, leaving, 1, stride) if stride > 1 else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.outer(self.shortcut(x) + self.k(self.b(self.inner(self.n(self.a(x))))))
-        return out
-
-
-def mlp() -> tuple[nn.Module, Any]:
-    torch.manual_seed(0)
-    blocks = [Block() for _ in range(DEPTH)]
-    return nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.Linear(WIDTH, 3)), torch.randn(32, 8)
-
-
-def resnet() -> tuple[nn.Module, Any]:
-    torch.manual_seed(0)
-    blocks = [Conv(8, 8, 1), Conv(8, 16, 2), Conv(16, 16, 1)]
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3))
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), *blocks, *head), torch.randn(4, 3, 8, 8)
-
-
-def gpt2(**options: Any) -> tuple[nn.Module, Any]:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    sizes: dict[str, Any] = {"n_layer": 3, "n_embd": 32, "n_head": 4, "vocab_size": 64}
-    sizes |= {"n_positions": 32, "bos_token_id": 1, "eos_token_id": 1, **options}
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(**sizes)).eval()
-    return model, {"input_ids": torch.randint(64, (2, 16))}
-
-
-def relu_gpt2() -> tuple[nn.Module, Any]:
-    return gpt2(activation_function="relu")
-
-
-def said(found: Audit) -> str:
-    return " | ".join(finding.said for finding in found.findings if not finding.holds)
+from tests.recipes.contract import said
+from tests.recipes.models import DEPTH, WIDTH, gpt2, mlp, relu_gpt2, resnet
 
 
 def weights(model: nn.Module, ending: str) -> list[Tensor]:
@@ -188,7 +130,7 @@ def test_what_fixup_does_not_cover() -> None:
         audit(plain, torch.randn(4, 8), "fixup")
     with pytest.raises(NetworkError, match="a branch of m = 1 weight layers has none"):
         fixup_scale(54, 1)
-    with pytest.raises(SpecificationError, match="recipe is 'fixpu', expected one of fixup"):
+    with pytest.raises(SpecificationError, match="recipe is 'fixpu', expected one of he"):
         apply(plain, torch.randn(4, 8), "fixpu")
 
 
@@ -201,7 +143,7 @@ def test_gpt2_as_its_library_builds_it_follows_gpt2() -> None:
     assert found.holds, said(found)
     assert (found.branches, found.layers) == (6, (2, 4))
     wide, batch = gpt2(initializer_range=0.1)
-    assert "6 of 6 other weights of branches: std 0." in said(audit(wide, batch, "gpt2"))
+    assert "12 of 12 other weights of branches: std 0." in said(audit(wide, batch, "gpt2"))
 
 
 @pytest.mark.parametrize(

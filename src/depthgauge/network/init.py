@@ -96,6 +96,31 @@ NORMAL_STD: Final[dict[str, Callable[[Shape, Options], float]]] = {
     "lecun": _lecun,
 }
 
+
+def rms_of(init: Init, shape: Shape, scope: Mapping[str, float]) -> float:
+    """The root mean square of a weight of this shape that the initialiser draws.
+
+    ``shape`` is (out, in, ...); that of a vector is (n,), of which only constants are known.
+    """
+    options, kind = options_of(init, scope), init.kind.removesuffix("_uniform")
+    match kind:
+        case "zeros" | "constant":
+            return abs(float(options.get("value", 0.0)))
+        case "torch":
+            return _GAIN_OF_TORCH * _lecun(shape, {"gain": 1.0})
+        case "trunc_normal":
+            bound = float(options["bound"])
+            density = math.exp(-(bound**2) / 2) / math.sqrt(2 * math.pi)
+            inside = math.erf(bound / math.sqrt(2))
+            return float(options["std"]) * math.sqrt(1 - 2 * bound * density / inside)
+        case "orthogonal":
+            return abs(float(options["gain"])) / math.sqrt(max(shape[0], math.prod(shape[1:])))
+        case "delta_orthogonal" | "identity":
+            longest = max(shape[0], shape[1])
+            return abs(float(options["gain"])) / math.sqrt(longest * math.prod(shape[2:]))
+    return NORMAL_STD[kind](shape, options)
+
+
 # ------------------------------------------------------------------------- initialisers
 
 

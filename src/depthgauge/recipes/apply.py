@@ -1,62 +1,118 @@
-"""A recipe applied to a copy of a module: weights drawn anew, scalars put in, norms taken out."""
+"""A recipe applied: to an equation, which gives another equation, or to a copy of a module.
+
+A module's weights are drawn anew; what the form asks for (numbers, norms) is put around its layers.
+What cannot be reached from outside, an activation called as a function or a sum that no module
+returns, is named in ``left``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from depthgauge.equation.nodes import Attention, Block, Convolution, Init, Linear, Node, rewrite
+from depthgauge.equation.text import to_text
 from depthgauge.instruments.hessian import duplicate
+from depthgauge.network.draws import KeyedDraws
+from depthgauge.network.init import INITIALISERS, options_of
+from depthgauge.network.spec import Network
 from depthgauge.recipes.registry import recipe_named
-from depthgauge.recipes.rules import Plan, Recipe
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.recipes.reshape import reshaped
+from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Target, init_of, number_of, scope_of
+from depthgauge.recipes.wrappers import (
+    Entered,
+    Left,
+    PerChannel,
+    Scaled,
+    Shifted,
+    Times,
+    norm_of,
+)
+from depthgauge.trace.layout import Layout, Normed, Residual, layout
 
-__all__ = ["Applied", "Scaled", "Shifted", "apply"]
-
-
-class Shifted(nn.Module):
-    """``module(x + bias)``, one learned number that begins at 0."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module, self.bias = module, nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor, *others: Any, **options: Any) -> Any:
-        return self.module(x + self.bias, *others, **options)
-
-
-class Scaled(nn.Module):
-    """``scale * module(x) + bias``: two learned numbers that begin at 1 and 0."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.scale, self.bias = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
-
-    def forward(self, *given: Any, **options: Any) -> Any:
-        return self.scale * self.module(*given, **options) + self.bias
+__all__ = ["Applied", "Rewritten", "apply", "drawn", "rewritten"]
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The changed copy, a line for each kind of change, the names of the scalars that were put in
-    (Fixup lets them learn at a tenth of the rate), and what could not be done."""
+    """The changed copy, a line for each kind of change, the names of the scalars that were put in,
+    what could not be done, and the groups that the recipe asks of an optimiser."""
 
     model: nn.Module
     changes: tuple[str, ...]
     scalars: tuple[str, ...]
     left: tuple[str, ...]
+    asked: tuple[Group, ...] = ()
 
-    def groups(self, lr: float, share: float = 0.1) -> list[dict[str, Any]]:
-        """Groups for an optimiser: the scalars at ``share`` of the rate ``lr``."""
-        names = set(self.scalars)
-        named = list(self.model.named_parameters())
-        return [
-            {"params": [p for name, p in named if name not in names], "lr": lr},
-            {"params": [p for name, p in named if name in names], "lr": share * lr},
-        ]
+    def groups(self, lr: float, weight_decay: float | None = None) -> list[dict[str, Any]]:
+        """Groups for an optimiser: rates by the recipe; what no group names learns at ``lr``."""
+        named = dict(self.model.named_parameters())
+        rows = [(group, [p for p in group.paths if p in named]) for group in self.asked]
+        taken = {path for _, paths in rows for path in paths}
+        rest = Group("all others", tuple(path for path in named if path not in taken))
+        found = []
+        for group, paths in ((rest, list(rest.paths)), *rows):
+            if paths:
+                row: dict[str, Any] = {"params": [named[p] for p in paths], "lr": group.rate * lr}
+                if weight_decay is not None:
+                    row["weight_decay"] = weight_decay if group.decay else 0.0
+                found.append(row)
+        return found
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The network of another equation and initialisation, and a line for each difference."""
+
+    network: Network
+    changes: tuple[str, ...]
+
+
+# ---------------------------------------------------------------------------- an equation
+
+
+def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
+    """The network with the recipe in its equation and its initialisation.
+
+    Raises SpecificationError for a name that no recipe has, NetworkError for a network that the
+    recipe does not cover.
+    """
+    rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    # Two blocks show all that one says: its last layer leads on, and is no head.
+    two = replace(network, equation=network.block, scalars=None, depth=2, draws="keyed")
+    shape = (4, *two.state_shape)
+    found = layout(two.module(), torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    plan = rules.plan(found)
+    inits: dict[str, Init] = {}
+    for target in (target for rule in plan.rules for target in rule.targets):
+        block_path, _, name = target.weight.path.removeprefix("blocks.").partition(".")
+        if block_path == "0":
+            inits[name.removesuffix(".weight")] = init_of(target.init)
+    forms = plan.forms[: len(plan.forms) // 2]
+    block = reshaped(network.block, forms) if forms else network.block
+    bare = rewrite(block, _without_init)
+    assert isinstance(bare, Block)
+    chosen = {**network.chosen, **inits}
+    changed = replace(network, equation=bare, scalars=None, init=chosen)
+    lines = [f"- {network.block}", f"+ {block}"] if block != network.block else []
+    for name, init in network.chosen.items():
+        if name in inits and inits[name] != init:
+            lines.append(f"{name}: {to_text(init)} -> {to_text(inits[name])}")
+    return Rewritten(changed, tuple(lines))
+
+
+def _without_init(node: Node) -> Node:
+    """Initialisers stand beside the equation, all of them."""
+    return replace(node, init=None) if isinstance(node, Linear | Convolution | Attention) else node
+
+
+# ------------------------------------------------------------------------------ a module
 
 
 def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> Applied:
@@ -68,35 +124,279 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     found = layout(model, batch)
     plan = rules.plan(found)
-    copied = duplicate(model)
-    changes = _drawn(copied, plan, seed)
-    left: list[str] = []
-    if plan.shifts:
-        changes += _shifted(copied, found, left)
+    work = _Work(duplicate(model), found, plan)
+    work.draw(seed)
+    work.form()
+    if rules.after is not None:
+        work.changes.append(rules.after(work.model, batch))
     scalars = [
         f"{path}.{name}"
-        for path, module in copied.named_modules()
+        for path, module in work.model.named_modules()
         if isinstance(module, Shifted | Scaled)
-        for name in module._parameters
+        for name, p in module._parameters.items()
+        if p is not None
     ]
-    return Applied(copied, tuple(changes), tuple(scalars), tuple(left))
+    groups = rules.plan(layout(work.model, batch)).groups
+    return Applied(
+        work.model, tuple(work.changes), tuple(scalars), tuple(dict.fromkeys(work.left)), groups
+    )
 
 
-def _drawn(model: nn.Module, plan: Plan, seed: int) -> list[str]:
-    generator = torch.Generator("cpu").manual_seed(seed)
-    changes = []
-    for rule in plan.rules:
-        for target in rule.targets:
-            parameter = _untied(model, target.path)
-            with torch.no_grad():
-                if target.std:
-                    draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                    parameter.copy_(target.std * draw)
-                else:
-                    parameter.zero_()
-                    _zero_bias(model, target.path)
-        changes.append(f"{len(rule.targets)} {rule.group}: {rule.law}")
-    return changes
+def drawn(target: Target, parameter: Tensor, seed: int) -> Tensor:
+    """What the rule's initialiser draws for this parameter, in its layout.
+
+    Keyed by seed and path, as the weights of an equation are, so that no other weight changes it.
+    """
+    weight, init = target.weight, init_of(target.init)
+    fresh = parameter.detach().clone()
+    if len(weight.shape) < 2:
+        constant = number = options_of(init, target.scope).get("value", 0.0)
+        assert init.kind in ("zeros", "constant"), constant
+        return fresh.fill_(float(number))
+    role = f".{weight.role}" if weight.rows is not None else ""
+    source = KeyedDraws(seed).source(0, weight.path + role)
+    numbers = INITIALISERS[init.kind](weight.turned, options_of(init, target.scope), source)
+    values = torch.from_numpy(numbers).to(parameter)
+    turned = fresh.transpose(0, weight.axis) if weight.axis else fresh
+    if weight.rows is None:
+        turned.copy_(values)
+    else:
+        turned[list(weight.rows)] = values
+    return fresh
+
+
+@dataclass
+class _Work:
+    """A copy under change; ``found`` is the layout of the model that it is a copy of."""
+
+    model: nn.Module
+    found: Layout
+    plan: Plan
+    changes: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    modules: dict[str, nn.Module] = field(init=False)  # by the paths of the model as it was
+
+    def __post_init__(self) -> None:
+        self.modules = dict(self.model.named_modules())
+
+    # --------------------------------------------------------------------------- weights
+
+    def draw(self, seed: int) -> None:
+        for rule in self.plan.rules:
+            for target in rule.targets:
+                parameter = _untied(self.model, target.weight.path)
+                with torch.no_grad():
+                    parameter.copy_(drawn(target, parameter, seed))
+                    if init_of(target.init).kind == "zeros":
+                        self._zero_bias(target.weight.owner)
+            if rule.targets:
+                self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.law}")
+
+    def _zero_bias(self, path: str) -> None:
+        bias = getattr(self.model.get_submodule(path), "bias", None)
+        if isinstance(bias, nn.Parameter):
+            bias.zero_()
+
+    # ------------------------------------------------------------------------------ form
+
+    def form(self) -> None:
+        plan = self.plan
+        done: Counter[str] = Counter()
+        if plan.forms and all(f.norms is not None and not f.norms for f in plan.forms):
+            for path in self.found.norms:
+                self._replace(path, nn.Identity, done, "norms out")
+        for branch, form in zip(self.found.branches, plan.forms, strict=False):
+            self._norms(branch, form, done)
+            self._coefficients(branch, form, done)
+            if form.shifts:
+                self._shifts(branch, done)
+        self.changes += [f"{number} {what}" for what, number in done.items()]
+
+    def _norms(self, branch: Residual, form: Form, done: Counter[str]) -> None:
+        for norm in branch.norms:
+            if norm.at in form.gains and form.norms is None:
+                self._gain(branch, norm, form.gains[norm.at], done)
+        if form.norms is None:
+            missing = set(form.gains) - {norm.at for norm in branch.norms}
+            for at in sorted(missing):
+                self.left.append(
+                    f"'{branch.path}' has no norm at its '{at}' whose gain could be set"
+                )
+            return
+        if not form.norms:
+            return
+        here = {norm.at: norm for norm in branch.norms}
+        for at, norm in here.items():
+            if at not in form.norms:
+                self._replace(norm.path, nn.Identity, done, "norms out")
+        for at, kind in form.norms.items():
+            present = here.get(at)
+            if present is None:
+                self._insert(branch, at, kind or self._usual(), done)
+            elif kind and kind != present.kind:
+                self._exchange(present, kind, self._axis(branch), done)
+
+    def _exchange(self, norm: Normed, kind: str, axis: int, done: Counter[str]) -> None:
+        self._replace(
+            norm.path, lambda: norm_of(kind, norm.width, axis), done, f"norms replaced by {kind}"
+        )
+
+    def _usual(self) -> str:
+        kinds = [norm.kind for branch in self.found.branches for norm in branch.norms]
+        return kinds[0] if kinds else "layernorm"
+
+    def _axis(self, branch: Residual) -> int:
+        return -3 if any(len(w.shape) == 4 for w in branch.weights) else -1
+
+    def _gain(self, branch: Residual, norm: Normed, text: str, done: Counter[str]) -> None:
+        if not norm.gain:
+            self.left.append(f"the norm in '{norm.path}' has no gain")
+            return
+        with torch.no_grad():
+            owner, _, name = norm.gain.rpartition(".")
+            gain = getattr(self.modules[owner], name)
+            gain.fill_(number_of(text, scope_of(self.found, branch)))
+        done[f"gains of norms begin at {text}"] += 1
+
+    def _insert(self, branch: Residual, at: str, kind: str, done: Counter[str]) -> None:
+        first = [w for w in branch.weights if w.first]
+        last = [w for w in branch.weights if w.last]
+        axis, what = self._axis(branch), f"{kind} put in ({at})"
+        if at == "stream":
+            if not branch.sum or not last:
+                self.left.append(
+                    f"no module returns the sum after '{branch.path}': no norm put there"
+                )
+                return
+            width = last[-1].turned[0]
+            self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
+        elif at == "in":
+            norm = norm_of(kind, first[0].turned[1], axis)
+            for path in dict.fromkeys(w.owner for w in first):
+                self._wrap(path, lambda m: Entered(m, norm), done, what)
+        elif last:
+            path = last[-1].owner
+            if at == "out":
+                width = last[-1].turned[0]
+                self._wrap(path, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
+            else:
+                width = last[-1].turned[1]
+                self._wrap(path, lambda m: Entered(m, norm_of(kind, width, axis)), done, what)
+
+    def _coefficients(self, branch: Residual, form: Form, done: Counter[str]) -> None:
+        scope = scope_of(self.found, branch)
+        skip = branch.skip if form.skip is None else number_of(form.skip, scope)
+        factor = branch.factor if form.factor is None else number_of(form.factor, scope)
+        asked = form.skip is not None or form.factor is not None
+        if asked and (math.isnan(branch.factor) or math.isnan(branch.skip)):
+            self.left.append(
+                f"the sum after '{branch.path}' could not be read: no factor was put in"
+            )
+        elif asked:
+            self._weigh(branch, form, skip / branch.skip, factor / branch.factor, done)
+        if form.inlet is not None:
+            number = number_of(form.inlet, scope)
+            for path in dict.fromkeys(w.owner for w in branch.weights if w.first):
+                self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
+        if form.learned and not form.shifts:
+            self._learned(branch, form.learned, scope, done)
+
+    def _weigh(
+        self, branch: Residual, form: Form, skip: float, factor: float, done: Counter[str]
+    ) -> None:
+        """Bring the sum to ``skip`` times its skip plus ``factor`` times its branch."""
+        normed = any(norm.at == "stream" for norm in branch.norms)
+        if normed and (form.norms is None or "stream" in form.norms):
+            skip, factor = 1.0, factor / skip  # the norm after the sum sees their ratio alone
+        if math.isclose(skip, factor) and skip != 1:
+            if branch.sum:
+                self._wrap(branch.sum, lambda m: Left(m, Times(skip)), done, "sums scaled")
+            else:
+                self.left.append(
+                    f"no module returns the sum after '{branch.path}': it was not scaled"
+                )
+        elif skip != 1:
+            self.left.append(f"the skip beside '{branch.path}' cannot be scaled from outside")
+        elif factor != 1:
+            self._end(branch, lambda m: Left(m, Times(factor)), done, "branches scaled")
+
+    def _learned(
+        self, branch: Residual, text: str, scope: Mapping[str, float], done: Counter[str]
+    ) -> None:
+        kind, _, initial = text.removesuffix(")").partition("(")
+        start = number_of(initial, scope)
+        if branch.learned:
+            self.left.append(f"'{branch.path}' has a learned multiplier already")
+            return
+        width = next((w.turned[0] for w in reversed(branch.weights) if w.last), 1)
+        axis = self._axis(branch)
+        self._end(
+            branch,
+            (lambda m: PerChannel(m, start, width, axis))
+            if kind == "gain"
+            else (lambda m: Scaled(m, start, bias=False)),
+            done,
+            f"multipliers {text}",
+        )
+
+    def _end(
+        self,
+        branch: Residual,
+        change: Callable[[nn.Module], nn.Module],
+        done: Counter[str],
+        what: str,
+    ) -> None:
+        """Wrap the module that a branch ends with: its last norm, else its last layer."""
+        outer = [norm.path for norm in branch.norms if norm.at == "out"]
+        last = [w.owner for w in branch.weights if w.last]
+        if not last:
+            self.left.append(f"the last layer of '{branch.path}' was not found")
+        else:
+            self._wrap(outer[-1] if outer and self._leaf(outer[-1]) else last[-1], change,
+                       done, what)  # fmt: skip
+
+    def _shifts(self, branch: Residual, done: Counter[str]) -> None:
+        """A scalar bias in front of layers and activations; a multiplier at the end."""
+        layers = {w.owner: w.last for w in branch.weights}
+        for path in dict.fromkeys(branch.activations):
+            if self._leaf(path):
+                self._wrap(path, Shifted, done, "activations with a scalar bias")
+            else:
+                self.left.append(
+                    f"the activation in '{path}' is called as a function: no bias was put before it"
+                )
+        outputs = {w.owner for w in branch.weights if w.role == "output"}
+        for path, last in layers.items():
+            if path not in outputs or any(w.first for w in branch.weights if w.owner == path):
+                self._wrap(path, Shifted, done, "layers with a scalar bias")
+            if last:
+                self._wrap(path, Scaled, done, "multipliers")
+
+    def _wrap(
+        self, path: str, change: Callable[[nn.Module], nn.Module], done: Counter[str], what: str
+    ) -> None:
+        parent, _, name = path.rpartition(".")
+        module = getattr(self.modules[parent], name)
+        made = change(module)
+        sample = next(module.parameters(), None)
+        if sample is not None:
+            made.to(sample.device, sample.dtype)
+        made.train(module.training)
+        setattr(self.modules[parent], name, made)
+        done[what] += 1
+
+    def _leaf(self, path: str) -> bool:
+        return bool(path) and not any(True for _ in self.modules[path].children())
+
+    def _replace(
+        self, path: str, make: Callable[[], nn.Module], done: Counter[str], what: str
+    ) -> None:
+        if not self._leaf(path):
+            self.left.append(f"the norm in '{path}' is no module of its own; take it out by hand")
+            return
+        parent, _, name = path.rpartition(".")
+        if not isinstance(getattr(self.modules[parent], name), nn.Identity):
+            self._wrap(path, lambda _: make(), done, what)
 
 
 def _untied(model: nn.Module, path: str) -> nn.Parameter:
@@ -114,44 +414,3 @@ def _untied(model: nn.Module, path: str) -> nn.Parameter:
     for module, name in owners[1:]:
         setattr(module, name, parted)
     return parted
-
-
-def _zero_bias(model: nn.Module, path: str) -> None:
-    owner = model.get_submodule(path.rpartition(".")[0])
-    if isinstance(bias := getattr(owner, "bias", None), nn.Parameter):
-        bias.zero_()
-
-
-def _shifted(model: nn.Module, found: Layout, left: list[str]) -> list[str]:
-    """Norms out; a scalar bias in front of layers and activations; a multiplier at the end."""
-    for path in found.norms:
-        if _leaf(model, path):
-            _put(model, path, nn.Identity())
-        else:
-            left.append(f"the norm in '{path}' is no module of its own; take it out by hand")
-    layers = {w.path.rpartition(".")[0]: w.last for b in found.branches for w in b.weights}
-    bent = dict.fromkeys(path for branch in found.branches for path in branch.activations)
-    for path in bent:
-        if _leaf(model, path):
-            _put(model, path, Shifted(model.get_submodule(path)))
-        else:
-            left.append(
-                f"the activation in '{path}' is called as a function: no bias was put before it"
-            )
-    for path, last in layers.items():
-        module: nn.Module = Shifted(model.get_submodule(path))
-        _put(model, path, Scaled(module) if last else module)
-    ends = sum(layers.values())
-    return [
-        f"{len(found.norms)} norms out",
-        f"{len(layers)} layers and {len(bent)} activations with a scalar bias, {ends} multipliers",
-    ]
-
-
-def _leaf(model: nn.Module, path: str) -> bool:
-    return bool(path) and not any(True for _ in model.get_submodule(path).children())
-
-
-def _put(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)

@@ -1,31 +1,50 @@
 """Does this module follow the recipe that it claims? From measurement, never from a configuration.
 
 L, m and which weight is last come from the pass; each weight's root mean square is held to the
-recipe's standard deviation,
+recipe's,
 
-    | rms / std - 1 | <= 5 / sqrt(2 n) + 0.02
+    | rms / expected - 1 | <= 5 / sqrt(2 n) + 0.02
 
 for n numbers: five standard errors of a normal sample's, and what a uniform or a truncated draw is
-off. A weight that is to be zero must be exactly zero.
+off. A weight that is to be zero must be exactly zero, one that is to be orthogonal must have equal
+singular values. Factors of skips and branches are read from the block equation, gradients of the
+first steps from steps that are taken on a copy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from depthgauge.jsonable import jsonable
+from depthgauge.network.init import rms_of
+from depthgauge.recipes.first_steps import first_gradients
 from depthgauge.recipes.registry import recipe_named
-from depthgauge.recipes.rules import Count, Recipe, Rule, Target
-from depthgauge.trace.layout import layout
+from depthgauge.recipes.rules import (
+    Count,
+    Form,
+    Group,
+    Plan,
+    Recipe,
+    Rule,
+    Target,
+    init_of,
+    number_of,
+    scope_of,
+)
+from depthgauge.trace.layout import Layout, Residual, layout
 from depthgauge.trace.measuring import measure_module
 
-__all__ = ["Audit", "Finding", "audit"]
+__all__ = ["Audit", "Finding", "audit", "held"]
+
+#: How far a fixed factor or a learned number may lie from the recipe's.
+_CLOSE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -84,21 +103,45 @@ class Audit:
         return document
 
 
-def audit(model: nn.Module, batch: Any, recipe: str | Recipe) -> Audit:
+def audit(
+    model: nn.Module,
+    batch: Any,
+    recipe: str | Recipe,
+    optimizer: Optimizer | None = None,
+    loss: Callable[..., Any] | None = None,
+) -> Audit:
     """Hold a module to a recipe, by name or as one. The model is left as it was.
 
-    Raises SpecificationError for a name that no recipe has, NetworkError for a network that the
-    recipe does not cover or that cannot be run, ModelError when the model raises.
+    ``optimizer``: held to the recipe's groups. ``loss``: of which the gradients of the first steps
+    are taken; without one a fixed random cotangent's. Raises SpecificationError for a name that no
+    recipe has, NetworkError for a network that the recipe does not cover or that cannot be run,
+    ModelError when the model raises.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     found = layout(model, batch)
     plan = rules.plan(found)
-    parameters = dict(model.named_parameters())
-    findings = [_rule(rule, parameters) for rule in plan.rules if rule.targets]
-    findings += [_count(count) for count in plan.counts]
+    findings = list(held(model, found, plan))
     if plan.silent:
         findings.append(_silent(model, batch))
+    if plan.wakes:
+        findings += _woken(model, batch, plan.wakes, loss)
+    if optimizer is not None:
+        findings += [_group(model, group, optimizer) for group in plan.groups if group.paths]
     return Audit(rules.name, found.L, found.m, tuple(findings))
+
+
+def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
+    """What the weights and the equations of a model say, without another pass."""
+    parameters = dict(model.named_parameters())
+    for rule in plan.rules:
+        if rule.targets:
+            yield _rule(rule, parameters)
+    yield from _forms(found, plan.forms, parameters)
+    for count in plan.counts:
+        yield _count(count)
+
+
+# ------------------------------------------------------------------------------- weights
 
 
 def _rms(tensor: Tensor) -> float:
@@ -106,46 +149,94 @@ def _rms(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(wide)) / math.sqrt(max(tensor.numel(), 1))
 
 
-def _near(rms: float, std: float, numbers: int) -> bool:
-    if std == 0:
+def _near(rms: float, expected: float, numbers: int) -> bool:
+    if expected == 0:
         return rms == 0
-    return abs(rms / std - 1) <= 5 / math.sqrt(2 * numbers) + 0.02
+    return abs(rms / expected - 1) <= 5 / math.sqrt(2 * numbers) + 0.02
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A target, what of its parameter is meant, and the root mean square of that."""
+
+    target: Target
+    tensor: Tensor
+    rms: float
+
+    @property
+    def expected(self) -> float:
+        return self.of(self.target.init)
+
+    def of(self, init: str) -> float:
+        return rms_of(init_of(init), self.target.weight.turned, self.target.scope)
+
+    def follows(self, init: str) -> bool:
+        return _near(self.rms, self.of(init), self.tensor.numel())
+
+    @property
+    def shaped(self) -> str:
+        """``""``, or what is wrong with a weight of the right size."""
+        kind = init_of(self.target.init).kind
+        flat = self.tensor.detach().double()
+        if kind == "delta_orthogonal":
+            middle = flat
+            for side in flat.shape[:1:-1]:
+                middle = middle[..., side // 2]
+            if float(flat.square().sum()) > float(middle.square().sum()) * (1 + 1e-6):
+                return "numbers outside the kernel's centre"
+            flat = middle
+        if kind in ("orthogonal", "delta_orthogonal"):
+            values = torch.linalg.svdvals(flat.reshape(flat.shape[0], -1))
+            if float(values.min()) < 0.99 * float(values.max()):
+                low, high = float(values.min()), float(values.max())
+                return f"singular values from {low:.3g} to {high:.3g}, expected equal ones"
+        return ""
 
 
 def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
     """How many tensors of a group follow its law; of the others the mistake that explains them."""
-    seen = [(target, parameters[target.path]) for target in rule.targets]
-    rms = {target.path: _rms(p) for target, p in seen}
-    wrong = [(t, p) for t, p in seen if not _near(rms[t.path], t.std, p.numel())]
-    right = len(seen) - len(wrong)
+    seen = []
+    for target in rule.targets:
+        tensor = target.weight.part(parameters[target.weight.path])
+        seen.append(_Seen(target, tensor, _rms(tensor)))
+    wrong = [s for s in seen if not s.follows(s.target.init)]
+    if not wrong and not _together(seen, [s.expected for s in seen]):
+        wrong = seen  # each within its own error, and yet all of them off
+    bent = [(s, why) for s in seen if s not in wrong and (why := s.shaped)]
+    right = len(seen) - len(wrong) - len(bent)
+    if bent and not wrong:
+        first, why = bent[0]
+        said = f"{len(bent)} of {len(seen)} {rule.group}: {why} ('{first.target.weight.path}')"
+        return Finding(rule.group, right, len(seen), said, _ratio(seen))
     if not wrong:
-        return Finding(rule.group, right, len(seen), f"{rule.group}: {rule.law}", _ratio(seen, rms))
-    zeros = sum(t.std == 0 for t, _ in wrong)
-    if zeros == len(wrong):
-        largest = max(rms[t.path] for t, _ in wrong)
-        said = f"{len(wrong)} of {len(seen)} {rule.group}: std up to {largest:.4g}, expected zero"
-        return Finding(rule.group, right, len(seen), f"{said} ('{wrong[0][0].path}')")
-    ratio = _ratio(wrong, rms)
-    stds = {round(t.std, 12) for t, _ in wrong}
-    values = [rms[t.path] for t, _ in wrong]
-    said = f"{len(wrong)} of {len(seen)} {rule.group}: "
+        return Finding(rule.group, right, len(seen), f"{rule.group}: {rule.law}", _ratio(seen))
+    head = f"{len(wrong)} of {len(seen)} {rule.group}: "
+    path = f" ('{wrong[0].target.weight.path}')"
+    if all(s.expected == 0 for s in wrong):
+        largest = max(s.rms for s in wrong)
+        said = f"{head}std up to {largest:.4g}, expected zero{path}"
+        return Finding(rule.group, right, len(seen), said)
+    ratio = _ratio(wrong)
+    values = [s.rms for s in wrong]
     if ratio == 0:
-        said += f"zero, expected {rule.law}"
-    elif len(stds) == 1 and max(values) < 1.2 * min(values):
+        said = f"{head}zero, expected {rule.law}"
+    elif len({round(s.expected, 12) for s in wrong}) == 1 and max(values) < 1.2 * min(values):
         mean = math.fsum(values) / len(values)
-        said += f"std {mean:.4f}, expected {wrong[0][0].std:.4f} ({ratio:.2g} times)"
+        said = f"{head}std {_four(mean)}, expected {_four(wrong[0].expected)} ({ratio:.2g} times)"
     else:
-        said += f"std {ratio:.3g} times the expected one ({rule.law})"
-    if why := _mistake(wrong, rms):
-        said += f": {why}"
-    else:
-        said += f" ('{wrong[0][0].path}')"
-    return Finding(rule.group, right, len(seen), said, ratio)
+        said = f"{head}std {ratio:.3g} times the expected one ({rule.law})"
+    why = _mistake(wrong)
+    return Finding(rule.group, right, len(seen), said + (f": {why}" if why else path), ratio)
 
 
-def _ratio(seen: Sequence[tuple[Target, Tensor]], rms: Mapping[str, float]) -> float:
+def _four(std: float) -> str:
+    """Four decimals, or four digits of what is too small for them."""
+    return f"{std:.4f}" if std >= 0.001 else f"{std:.4g}"
+
+
+def _ratio(seen: Sequence[_Seen]) -> float:
     """Geometric mean of measured over expected; 0 if any is zero, NaN if zero is expected."""
-    ratios = [rms[t.path] / t.std for t, _ in seen if t.std > 0]
+    ratios = [s.rms / s.expected for s in seen if s.expected > 0]
     if not ratios:
         return math.nan
     if min(ratios) == 0:
@@ -153,16 +244,183 @@ def _ratio(seen: Sequence[tuple[Target, Tensor]], rms: Mapping[str, float]) -> f
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
-def _mistake(wrong: Sequence[tuple[Target, Tensor]], rms: Mapping[str, float]) -> str:
+def _mistake(wrong: Sequence[_Seen]) -> str:
     """The words of the first mistake that would make every one of these tensors what it is."""
-    tables = [{words: std for std, words in t.mistakes} for t, _ in wrong]
+    tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
     for words in tables[0] if tables else ():
-        if all(
-            words in table and _near(rms[t.path], table[words], p.numel())
-            for table, (t, p) in zip(tables, wrong, strict=True)
-        ):
+        if not all(words in table for table in tables):
+            continue
+        inits = [table[words] for table in tables]
+        each = all(s.follows(init) for s, init in zip(wrong, inits, strict=True))
+        if each and _together(wrong, [s.of(init) for s, init in zip(wrong, inits, strict=True)]):
             return words
     return ""
+
+
+def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
+    """Whether the weights, as one sample of all their numbers, are of the size expected."""
+    known = [(s, e) for s, e in zip(seen, expected, strict=True) if e > 0]
+    if not known:
+        return True
+    numbers = sum(s.tensor.numel() for s, _ in known)
+    mean = math.fsum(s.tensor.numel() * (s.rms / e) ** 2 for s, e in known) / numbers
+    return _near(math.sqrt(mean), 1.0, numbers)
+
+
+# --------------------------------------------------------------------------------- forms
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A branch as it was found, its form, and the symbols there."""
+
+    branch: Residual
+    form: Form
+    scope: Mapping[str, float]
+
+    def number(self, text: str | None, other: float) -> float:
+        return other if text is None else number_of(text, self.scope)
+
+    @property
+    def readable(self) -> bool:
+        return not (math.isnan(self.branch.skip) or math.isnan(self.branch.factor))
+
+    def weighed(self, skip: str | None, factor: str | None) -> bool:
+        """Whether skip and branch have these factors; before a norm, whether their ratio has."""
+        has = self.branch.skip, self.branch.factor
+        asked = self.number(skip, has[0]), self.number(factor, has[1])
+        if any(norm.at == "stream" for norm in self.branch.norms):
+            return math.isclose(has[0] * asked[1], has[1] * asked[0], rel_tol=_CLOSE)
+        return all(math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(has, asked, strict=True))
+
+
+def _forms(
+    found: Layout, forms: Sequence[Form], parameters: Mapping[str, Tensor]
+) -> Iterator[Finding]:
+    steps = [
+        _Step(branch, form, scope_of(found, branch))
+        for branch, form in zip(found.branches, forms, strict=False)
+    ]
+    weighed = [s for s in steps if s.form.skip is not None or s.form.factor is not None]
+    if weighed:
+        yield _weighed(weighed)
+    if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
+        yield _learned(learned)
+    if normed := [s for s in steps if s.form.norms is not None]:
+        yield _placed(normed)
+    gains = [
+        (norm.gain, number_of(s.form.gains[norm.at], s.scope), norm.at)
+        for s in steps
+        for norm in s.branch.norms
+        if norm.at in s.form.gains
+    ]
+    if wanted := sum(len(s.form.gains) for s in steps):
+        yield _gains(gains, wanted, parameters)
+    shifted = [s.branch for s in steps if s.form.shifts]
+    if shifted:
+        # Of attention the whole sub-layer is shifted, not its output layer apart.
+        layers = [w for branch in shifted for w in branch.weights if w.role != "output"]
+        for what, number, of in (
+            ("weight layers of branches with a scalar bias in front",
+             sum(w.shifted for w in layers), len(layers)),
+            ("activations of branches with a scalar bias in front",
+             sum(branch.shifted for branch in shifted),
+             sum(len(branch.activations) for branch in shifted)),
+            ("branches with a scalar multiplier",
+             sum(branch.multipliers > 0 for branch in shifted), len(shifted)),
+        ):  # fmt: skip
+            yield _count(Count(what, number, of))
+
+
+def _weighed(steps: Sequence[_Step]) -> Finding:
+    """Fixed factors in front of skips and branches."""
+    part = "factors of skip and branch"
+    read = [s for s in steps if s.readable]
+    wrong = [s for s in read if not s.weighed(s.form.skip, s.form.factor)]
+    right = len(read) - len(wrong)
+    if not wrong:
+        unread = len(steps) - len(read)
+        said = f"{right} of {len(steps)} sums: {_sum_of(steps[0])}"
+        said += f"; {unread} could not be read" if unread else ""
+        return Finding(part, right, len(steps), said)
+    one = wrong[0]
+    skip, factor = one.branch.skip, one.branch.factor
+    said = (
+        f"{len(wrong)} of {len(steps)} sums: {skip:.4g} h + {factor:.4g} F, expected {_sum_of(one)}"
+    )
+    for skip_text, factor_text, words in one.form.mistakes:
+        if all(s.weighed(skip_text, factor_text) for s in wrong):
+            return Finding(part, right, len(steps), f"{said}: {words}")
+    return Finding(part, right, len(steps), f"{said} ('{one.branch.path}')")
+
+
+def _sum_of(step: _Step) -> str:
+    skip = step.number(step.form.skip, step.branch.skip)
+    factor = step.number(step.form.factor, step.branch.factor)
+    return f"{skip:.4g} h + {factor:.4g} F"
+
+
+def _learned(steps: Sequence[_Step]) -> Finding:
+    part = "learned multipliers"
+    right = []
+    for step in steps:
+        kind, _, initial = (step.form.learned or "").removesuffix(")").partition("(")
+        asked = ((kind, number_of(initial, step.scope)),) if kind else ()
+        right.append(
+            step.readable
+            and len(asked) == len(step.branch.learned)
+            and all(
+                a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
+                for (a, x), (b, y) in zip(asked, step.branch.learned, strict=True)
+            )
+        )
+    asked_for = steps[0].form.learned or "none"
+    said = f"{sum(right)} of {len(steps)} branches with a learned multiplier {asked_for}"
+    if steps[0].form.learned == "":
+        said = f"{sum(right)} of {len(steps)} branches without a learned multiplier"
+    if not all(right):
+        step = steps[right.index(False)]
+        has = " ".join(f"{kind}({number:.4g})" for kind, number in step.branch.learned) or "none"
+        said += f"; '{step.branch.path}' has {has if step.readable else 'one that is not read'}"
+    return Finding(part, sum(right), len(steps), said)
+
+
+def _placed(steps: Sequence[_Step]) -> Finding:
+    """Norms: where they stand, and which."""
+    right = []
+    for step in steps:
+        wanted, here = step.form.norms or {}, {n.at: n.kind for n in step.branch.norms}
+        kinds = all(not kind or here.get(at) == kind for at, kind in wanted.items())
+        right.append(set(wanted) == set(here) and kinds)
+    asked = ", ".join(f"{kind or 'norm'} {at}" for at, kind in (steps[0].form.norms or {}).items())
+    said = f"{sum(right)} of {len(steps)} branches with their norms in place ({asked})"
+    if not asked:
+        said = f"{sum(right)} of {len(steps)} branches without a norm"
+    if not all(right):
+        step = steps[right.index(False)]
+        found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.norms) or "no norm"
+        said += f"; '{step.branch.path}' has {found}"
+    return Finding("norms", sum(right), len(steps), said)
+
+
+def _gains(
+    gains: Sequence[tuple[str, float, str]], wanted: int, parameters: Mapping[str, Tensor]
+) -> Finding:
+    """Gains of norms that are to begin at a number."""
+    right = [
+        bool(path) and bool(((parameters[path] - value).abs() <= _CLOSE * abs(value)).all())
+        for path, value, _ in gains
+    ]
+    value = f"{gains[0][1]:g}" if gains else "a number"
+    said = f"{sum(right)} of {wanted} gains of norms begin at {value}"
+    if not all(right):
+        said += f"; '{gains[right.index(False)][0]}' does not"
+    elif len(gains) < wanted:
+        said += f"; {wanted - len(gains)} branches have no norm there"
+    return Finding("gains of norms", sum(right), wanted, said)
+
+
+# -------------------------------------------------------------------------------- counts
 
 
 def _count(count: Count) -> Finding:
@@ -181,3 +439,46 @@ def _silent(model: nn.Module, batch: Any) -> Finding:
     zero = sum(size == 0 for size in sizes)
     said = f"{zero} of {len(sizes)} branches add exactly zero at the start"
     return Finding("branches that are zero at the start", zero, len(sizes), said)
+
+
+def _woken(
+    model: nn.Module, batch: Any, wakes: Mapping[str, int], loss: Callable[..., Any] | None
+) -> Iterator[Finding]:
+    """Whose gradient is zero at which of the first three steps, as the recipe has it."""
+    zero = first_gradients(model, batch, loss)
+    for step, gradients in enumerate(zero):
+        asleep = [path for path, first in wakes.items() if first > step]
+        awake = [path for path, first in wakes.items() if first <= step]
+        if not asleep and step:
+            continue
+        early = [path for path in asleep if not gradients.get(path, True)]
+        late = [path for path in awake if gradients.get(path, True)]
+        wrong = [*early, *late]
+        said = f"step {step}: {len(asleep)} tensors without a gradient, {len(awake)} with one"
+        if early:
+            said += f"; '{early[0]}' has one already ({len(early)} in all)"
+        if late:
+            said += f"; '{late[0]}' has none ({len(late)} in all)"
+        yield Finding(f"gradients at step {step}", len(wakes) - len(wrong), len(wakes), said)
+
+
+def _group(model: nn.Module, group: Group, optimizer: Optimizer) -> Finding:
+    """Whether the parameters of a group learn at its share of the largest rate."""
+    named = dict(model.named_parameters())
+    rates = {id(p): float(g["lr"]) for g in optimizer.param_groups for p in g["params"]}
+    decays = {
+        id(p): float(g.get("weight_decay", 0)) for g in optimizer.param_groups for p in g["params"]
+    }
+    top = max(rates.values(), default=0.0)
+    right = [
+        math.isclose(rates.get(id(named[path]), math.nan), group.rate * top, rel_tol=_CLOSE)
+        and (group.decay or not decays.get(id(named[path])))
+        for path in group.paths
+    ]
+    said = f"{sum(right)} of {len(right)} {group.what} learn at {group.rate:g} of the rate"
+    said += "" if group.decay else ", without weight decay"
+    if not all(right):
+        path = group.paths[right.index(False)]
+        rate = rates.get(id(named[path]))
+        said += f"; '{path}' at {rate:g}" if rate is not None else f"; '{path}' is in no group"
+    return Finding(f"rate of {group.what}", sum(right), len(right), said)

@@ -10,10 +10,8 @@ whole network.
 
 from __future__ import annotations
 
-import math
-
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Count, Plan, Recipe, Rule, Target
+from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = ["FIXUP", "fixup_scale"]
@@ -24,14 +22,18 @@ def fixup_scale(branches: int, layers: int) -> float:
 
     Raises NetworkError for one layer, which has no inner weight.
     """
+    _refuse(layers)
+    if branches < 1:
+        raise NetworkError(f"L is {branches}, expected at least one residual branch")
+    return float(branches ** (-1 / (2 * layers - 2)))
+
+
+def _refuse(layers: int) -> None:
     if layers < 2:
         raise NetworkError(
             f"Fixup scales the inner weights of a branch by L^(-1/(2m - 2)), and a branch of "
             f"m = {layers} weight layers has none; only its zero last layer applies"
         )
-    if branches < 1:
-        raise NetworkError(f"L is {branches}, expected at least one residual branch")
-    return float(branches ** (-1 / (2 * layers - 2)))
 
 
 def _plan(layout: Layout) -> Plan:
@@ -40,75 +42,82 @@ def _plan(layout: Layout) -> Plan:
             "no residual branch was found, and Fixup is a rule about them; give a network with a "
             "skip connection, or look at what 'depthgauge measure' finds in it"
         )
+    for branch in layout.branches:
+        _refuse(branch.m)
     attends = any(branch.m == 4 for branch in layout.branches)
-    inner = [_inner(layout, branch, attends) for branch in layout.branches if branch.m > 1]
+    inner = [_inner(layout, branch, attends) for branch in layout.branches]
     last = [w for branch in layout.branches for w in branch.weights if w.last]
-    laws = ", ".join(f"{fixup_scale(layout.L, m):.4f} for m = {m}" for m in layout.m if m > 1)
+    laws = ", ".join(f"{fixup_scale(layout.L, m):.4f} for m = {m}" for m in layout.m)
     base = "Xavier" if attends else "He (fan out)"
+    scope = scope_of(layout)
     rules = (
         Rule(
             "inner weights of branches",
             f"{base} times L^(-1/(2m-2)), L = {layout.L}: {laws}",
             tuple(target for targets in inner for target in targets),
         ),
-        Rule("last weights of branches", "zero", tuple(Target(w.path, 0.0) for w in last)),
-        Rule("weights of the head", "zero", tuple(Target(w.path, 0.0) for w in layout.heads)),
+        Rule("last weights of branches", "zero", tuple(Target(w, "zeros", scope) for w in last)),
+        Rule("weights of the head", "zero", tuple(Target(w, "zeros", scope) for w in layout.heads)),
     )
-    return Plan(rules, _counts(layout), silent=True, shifts=True)
+    return Plan(
+        rules,
+        tuple(Form(norms={}, shifts=True) for _ in layout.branches),
+        (Count("norms", len(layout.norms), 0, "Fixup takes their place"),),
+        silent=True,
+        wakes=_wakes(layout),
+        groups=(Group("scalars", layout.scalars, 0.1),),
+    )
+
+
+def _scale(branches: str, m: int) -> str:
+    return f"{branches}**(-1/{2 * m - 2})"
+
+
+def _drawn(weight: Weight, scale: str, attends: bool) -> str:
+    """The standard initialisation times ``scale``: Xavier of the matrix as it is stacked."""
+    if not attends:
+        return f'he(mode="fan_out", gain=sqrt(2)*{scale})'
+    if weight.stacked == weight.fan_out:
+        return f"xavier(gain={scale})"
+    return f"normal(std=sqrt(2/{weight.fan_in + weight.stacked})*{scale})"
 
 
 def _inner(layout: Layout, branch: Residual, attends: bool) -> list[Target]:
-    scale = fixup_scale(layout.L, branch.m)
+    m, L = branch.m, layout.L
     layers = sum(b.m for b in layout.branches)
-    others = (
-        (1.0, "the depth scale was never applied"),
-        (
-            fixup_scale(layers, branch.m),
-            f"L counts the {layers} layers, not the {layout.L} branches",
-        ),
-        (fixup_scale(layout.L, branch.m + 1), f"m = {branch.m + 1}: the shortcut was counted"),
-        (1 / scale, "the exponent has the wrong sign"),
-        *(
-            (fixup_scale(n, branch.m), f"L = {n}: counted in a part of the network")
-            for n in range(2, layout.L)
-        ),
-    )
+    others = {
+        "1": "the depth scale was never applied",
+        _scale(str(layers), m): f"L counts the {layers} layers, not the {L} branches",
+        _scale("L", m + 1): f"m = {m + 1}: the shortcut was counted",
+        f"L**(1/{2 * m - 2})": "the exponent has the wrong sign",
+        **{_scale(str(n), m): f"L = {n}: counted in a part of the network" for n in range(2, L)},
+    }
     found = []
     for weight in branch.weights:
         if weight.last or not weight.fan_in:
             continue
-        base = _xavier(weight) if attends else math.sqrt(2 / weight.fan_out)
-        mistakes = [(base * other, words) for other, words in others if other != scale]
+        mistakes = [(_drawn(weight, scale, attends), words) for scale, words in others.items()]
         if not attends:
-            fan_in = math.sqrt(2 / weight.fan_in) * scale
-            mistakes.append((fan_in, "He of the fan in, where Fixup takes the fan out"))
-        found.append(Target(weight.path, base * scale, tuple(mistakes)))
+            words = "He of the fan in, where Fixup takes the fan out"
+            mistakes.append((f"he(gain=sqrt(2)*{_scale('L', m)})", words))
+        init = _drawn(weight, _scale("L", m), attends)
+        found.append(Target(weight, init, scope_of(layout, branch), tuple(mistakes)))
     return found
 
 
-def _xavier(weight: Weight) -> float:
-    return math.sqrt(2 / (weight.fan_in + weight.fan_out))
-
-
-def _counts(layout: Layout) -> tuple[Count, ...]:
-    branches = layout.branches
-    weights = [w for branch in branches for w in branch.weights]
-    return (
-        Count("norms", len(layout.norms), 0, "Fixup takes their place"),
-        Count("weight layers of branches with a scalar bias in front",
-              sum(w.shifted for w in weights), len(weights)),
-        Count("activations of branches with a scalar bias in front",
-              sum(branch.shifted for branch in branches),
-              sum(len(branch.activations) for branch in branches)),
-        Count("branches with a scalar multiplier",
-              sum(branch.multipliers > 0 for branch in branches), len(branches)),
-    )  # fmt: skip
+def _wakes(layout: Layout) -> dict[str, int]:
+    """A zero layer passes no gradient on: first the head moves, then last layers, then the rest."""
+    late = 1 if layout.heads else 0
+    found = {w.path: 0 for w in layout.heads}
+    for branch in layout.branches:
+        found |= {w.path: late + (0 if w.last else 1) for w in branch.weights}
+    return found
 
 
 FIXUP = Recipe(
     "fixup",
     "Fixup initialisation",
-    "residual branches; no norm",
+    "residual branches of two weight layers or more; no norm",
     (
         "inner weights of a branch of m layers: standard initialisation times L^(-1/(2m-2))",
         "last weight of each branch and the classifier: zero",

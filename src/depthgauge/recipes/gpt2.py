@@ -9,15 +9,11 @@ initialization by a factor of 1/sqrt(N) where N is the number of residual layers
 
 from __future__ import annotations
 
-import math
-
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Count, Plan, Recipe, Rule, Target
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout
 
 __all__ = ["GPT2"]
-
-STD = 0.02
 
 
 def _plan(layout: Layout) -> Plan:
@@ -27,22 +23,25 @@ def _plan(layout: Layout) -> Plan:
             "no residual branch was found, and GPT-2's rule scales their last weights; look at "
             "what 'depthgauge measure' finds in it"
         )
-    small = STD / math.sqrt(L)
     mistakes = (
-        (STD, "the depth scale was never applied"),
-        (STD / math.sqrt(L / 2), f"N = {L // 2} layers were counted, not 2N = {L} additions"),
-        (STD / L, "1/(2N) instead of its root"),
-        (STD / math.sqrt(2 * L), "the scale was applied for twice the depth"),
+        ("normal(std=0.02)", "the depth scale was never applied"),
+        ("normal(std=0.02/sqrt(L/2))", f"N = {L // 2} layers were counted, not 2N = {L} additions"),
+        ("normal(std=0.02/L)", "1/(2N) instead of its root"),
+        ("normal(std=0.02/sqrt(2*L))", "the scale was applied for twice the depth"),
     )
-    branches = layout.branches
-    last = tuple(Target(w.path, small, mistakes) for b in branches for w in b.weights if w.last)
-    inner = tuple(Target(w.path, STD) for b in branches for w in b.weights if not w.last)
+    scope, branches = scope_of(layout), layout.branches
+    small = "normal(std=0.02/sqrt(L))"
+    last = tuple(Target(w, small, scope, mistakes) for b in branches for w in b.weights if w.last)
+    inner = tuple(
+        Target(w, "normal(std=0.02)", scope) for b in branches for w in b.weights if not w.last
+    )
     first = [b for b in branches if "in" not in b.norm_at]
     return Plan(
         (
             Rule("residual projections", f"0.02 / sqrt(2N), 2N = {L}", last),
             Rule("other weights of branches", "0.02", inner),
         ),
+        tuple(Form("1", "1", "") for _ in branches),
         (Count("branches without a norm in front", len(first), 0, "it is a rule of pre-norm"),),
     )
 
@@ -62,4 +61,5 @@ GPT2 = Recipe(
     ),
     "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3",
     _plan,
+    tier=2,
 )

@@ -7,11 +7,21 @@ from typing import Final
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
+from depthgauge.recipes.he import HE
+from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 
 __all__ = ["RECIPES", "recipe_named"]
 
-RECIPES: Final[dict[str, Recipe]] = {recipe.name: recipe for recipe in (FIXUP, GPT2)}
+RECIPES: Final[dict[str, Recipe]] = {
+    recipe.name: recipe
+    for recipe in (
+        HE,
+        FIXUP,
+        REZERO,
+        GPT2,
+    )
+}
 
 
 def recipe_named(name: str) -> Recipe:

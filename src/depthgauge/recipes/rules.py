@@ -1,36 +1,87 @@
-"""What a recipe says of one network: a standard deviation or zero for each weight, and counts.
+"""What a recipe says of one network: a form for each residual step, an initialiser for each weight.
 
-A recipe is a function of what the tracer counted. Its rules are written once; applying writes them
-into the weights, auditing measures the weights against them.
+Both are written in the language of equations, with its symbols (``L`` residual branches, ``depth``
+blocks, ``l`` the block, ``n`` the width), so that one rule has three readers: it is put into an
+equation as text, drawn into a module's weights as numbers, and held against what is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from depthgauge.trace.layout import Layout
+from depthgauge.equation.nodes import Init
+from depthgauge.equation.parse import parse_init, parse_scalar
+from depthgauge.equation.scalars import evaluate
 
-__all__ = ["Count", "Plan", "Recipe", "Rule", "Target"]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from depthgauge.trace.layout import Layout, Residual, Weight
+
+__all__ = ["Count", "Form", "Group", "Plan", "Recipe", "Rule", "Target", "init_of", "number_of"]
+
+
+@cache
+def init_of(text: str) -> Init:
+    """The initialiser that a rule's text describes."""
+    return parse_init(text)
+
+
+def number_of(text: str, scope: Mapping[str, float]) -> float:
+    """The value of a rule's scalar, ``"1/sqrt(L)"``."""
+    return evaluate(_scalar(text), scope)
+
+
+@cache
+def _scalar(text: str) -> Any:
+    return parse_scalar(text)
 
 
 @dataclass(frozen=True)
 class Target:
-    """One tensor's standard deviation at the start, 0 for a tensor of zeros; ``mistakes``: others
-    that are met in its place, each with the mistake that makes it."""
+    """One weight and its initialiser, ``"he(gain=sqrt(2)/sqrt(L))"``; ``mistakes``: others that are
+    met in its place, each with the mistake that makes it. ``scope``: values of the symbols."""
 
-    path: str
-    std: float
-    mistakes: tuple[tuple[float, str], ...] = ()
+    weight: Weight
+    init: str
+    scope: Mapping[str, float] = field(repr=False)
+    mistakes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A group of tensors under one law, in words with its numbers."""
+    """A group of weights under one law, in words with its numbers."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What one residual step is to look like; what is None is left as it is.
+
+    ``skip``, ``factor``: fixed numbers in front of the skip and of the branch, ``"1/sqrt(2)"``.
+    ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing.
+    ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
+    be; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
+    what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
+    is multiplied by. ``shifts``: a learned number, 0, is added in front of each weight layer and
+    activation, and at the branch's end, which a learned number, 1, multiplies. ``mistakes``:
+    coefficients that are met in place of these, each (skip, factor, words).
+    """
+
+    skip: str | None = None
+    factor: str | None = None
+    learned: str | None = None
+    norms: Mapping[str, str] | None = None
+    gains: Mapping[str, str] = field(default_factory=dict)
+    inlet: str | None = None
+    shifts: bool = False
+    mistakes: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,21 +95,41 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """``rules`` and ``counts`` for one network; ``silent``: every branch adds exactly zero at the
-    start; ``shifts``: learned numbers are put in front of layers and activations, a multiplier at
-    the end of each branch, and norms are taken out."""
+class Group:
+    """Parameters that learn at ``rate`` times the rate of the others; ``decay``: whether weight
+    decay is meant for them."""
 
-    rules: tuple[Rule, ...]
+    what: str
+    paths: tuple[str, ...]
+    rate: float = 1.0
+    decay: bool = True
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe asks of one network.
+
+    ``rules``: initialisers. ``forms``: one for each residual branch, in the layout's order, or
+    none. ``counts``: what else is counted. ``silent``: every branch adds exactly zero at the start.
+    ``wakes``: the first step, from 0, at which a parameter's gradient is not zero, by its path;
+    what is not named is not held to a step. ``groups``: for the optimiser.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    forms: tuple[Form, ...] = ()
     counts: tuple[Count, ...] = ()
     silent: bool = False
-    shifts: bool = False
+    wakes: Mapping[str, int] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """``needs``: what it asks of the network; ``rule`` and ``traps`` in lines of words;
-    ``reference``: the paper. ``plan`` raises NetworkError for a network that it does not cover."""
+    """``tier``: 1 what every deep network meets, 2 what Transformers do, 3 the rest. ``needs``:
+    what it asks of the network; ``rule`` and ``traps`` in lines of words; ``reference``: the paper.
+    ``plan`` raises NetworkError for a network that it does not cover. ``after``: what is done to a
+    module once the plan is in it, with its batch (initialisers that look at data), returning a line
+    of words."""
 
     name: str
     title: str
@@ -67,3 +138,18 @@ class Recipe:
     traps: Sequence[str]
     reference: str
     plan: Callable[[Layout], Plan]
+    tier: int = 1
+    judgement: str = ""
+    after: Callable[[nn.Module, Any], str] | None = None
+
+
+def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:
+    """The symbols of a rule in this network: ``l`` is the branch's block, ``S`` no symbol of the
+    language: branches of a stream are given as numbers."""
+    width = residual.weights[-1].turned[0] if residual and residual.weights else 1
+    return {
+        "L": float(max(layout.L, 1)),
+        "depth": float(max(layout.blocks, 1)),
+        "l": float(residual.block if residual else 1),
+        "n": float(width),
+    }

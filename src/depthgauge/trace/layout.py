@@ -5,27 +5,39 @@ A recipe's numbers depend on L and m, and a wrong count goes unseen: here both c
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from torch import Tensor, nn
 
-from depthgauge.trace.analysis import Analysis, analyse
-from depthgauge.trace.graph import Value
+from depthgauge.equation.count import count
+from depthgauge.equation.nodes import LearnedScalar
+from depthgauge.equation.scalars import evaluate
+from depthgauge.trace.analysis import Analysis, Step, analyse
+from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.heads import ROLES, projections
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
-from depthgauge.trace.streams import Branch, region
+from depthgauge.trace.streams import Branch, Link, region
 
-__all__ = ["Layout", "Residual", "Weight", "layout"]
+__all__ = ["Layout", "Normed", "Residual", "Weight", "layout"]
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix or kernel by its path. ``fan_in`` numbers enter each of ``fan_out`` (of a kernel,
-    with its places); 0 where the function does not say. ``last``: no weight layer stands between it
-    and the sum, or the output. ``shifted``: a learned number is added to what enters it."""
+    """A matrix or kernel by its path, or the rows of one that have one role.
+
+    ``fan_in`` numbers enter each of ``fan_out`` (of a kernel, with its places); 0 where the
+    function does not say. ``axis``: where its outputs lie; ``rows``: which of them are meant, all
+    if None; ``stacked``: the fan out of all. ``role``: query, key, value or output of attention,
+    else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
+    ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
+    added to what enters it.
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -33,34 +45,89 @@ class Weight:
     fan_out: int
     last: bool
     shifted: bool
+    role: str = ""
+    axis: int = 0
+    rows: tuple[int, ...] | None = None
+    stacked: int = 0
+    first: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The path of the module that holds it."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def turned(self) -> tuple[int, ...]:
+        """The shape with its outputs first, ``(out, in, ...)``, of the rows that are meant."""
+        shape = list(self.shape)
+        if self.axis:
+            shape[0], shape[self.axis] = shape[self.axis], shape[0]
+        return tuple(shape) if self.rows is None else (len(self.rows), *shape[1:])
+
+    def part(self, tensor: Tensor) -> Tensor:
+        """What is meant of the tensor, outputs first: a view, or of some rows a copy."""
+        turned = tensor.transpose(0, self.axis) if self.axis else tensor
+        return turned if self.rows is None else turned[list(self.rows)]
+
+
+@dataclass(frozen=True)
+class Normed:
+    """A norm of a branch, or on the stream after its sum: where, the module that it is (or stands
+    in), the parameter of its gain (``""``: none), and how many numbers it is over."""
+
+    at: str
+    kind: str
+    path: str
+    gain: str
+    width: int
 
 
 @dataclass(frozen=True)
 class Residual:
-    """One residual branch: ``m`` weight layers in series (attention has four), its weights in
-    forward order, where it has norms, the modules of its activations (the branch's own where one is
-    called as a function), in front of how many of them a learned number is added, and the learned
-    numbers that it is multiplied by."""
+    """One residual branch.
+
+    ``block``: its place among the blocks of its stream, from 1. ``m`` weight layers in series
+    (attention has four), its weights in forward order, where it has norms and which, the modules of
+    its activations (the branch's own where one is called as a function), in front of how many of
+    them a learned number is added, and how many learned numbers multiply it. ``skip`` and
+    ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
+    block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
+    multiplies the branch. ``sum``: the path of the module that returns the sum, ``""`` where none
+    does.
+    """
 
     stream: str
+    block: int
     path: str
     m: int
     weights: tuple[Weight, ...]
     norm_at: tuple[str, ...]
+    norms: tuple[Normed, ...]
     activations: tuple[str, ...]
     shifted: int
     multipliers: int
+    skip: float
+    factor: float
+    learned: tuple[tuple[str, float], ...]
+    sum: str
+
+    @property
+    def attends(self) -> bool:
+        return any(weight.role for weight in self.weights)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The residual branches of all streams, the weights after which no other comes (heads), the
-    paths of those that are in no branch (stems, shortcuts, heads), and the modules of all norms."""
+    """The residual branches of all streams, the weights after which no other comes (heads), those
+    in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
+    sum, and the parameters that are one number."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
-    outside: tuple[str, ...]
+    outside: tuple[Weight, ...]
     norms: tuple[str, ...]
+    final: tuple[str, ...]
+    scalars: tuple[str, ...]
 
     @property
     def L(self) -> int:
@@ -71,6 +138,24 @@ class Layout:
     def m(self) -> tuple[int, ...]:
         """The numbers of weight layers that a branch has, each once, from the smallest on."""
         return tuple(sorted({branch.m for branch in self.branches}))
+
+    @property
+    def hidden(self) -> tuple[Weight, ...]:
+        """The weights of all branches; in a network without a branch, all weights but heads."""
+        if self.branches:
+            return tuple(w for branch in self.branches for w in branch.weights if w.fan_in)
+        heads = {weight.path for weight in self.heads}
+        return tuple(w for w in self.outside if w.fan_in and w.path not in heads)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of all streams: layers of a Transformer."""
+        return len({(branch.stream, branch.block) for branch in self.branches})
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Residual branches of each stream."""
+        return dict(Counter(branch.stream for branch in self.branches))
 
 
 def layout(model: nn.Module, batch: Any) -> Layout:
@@ -88,68 +173,262 @@ def layout(model: nn.Module, batch: Any) -> Layout:
 
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
-    found = []
-    graph = analysis.graph
+    graph, roles = analysis.graph, analysis.roles
+    parts = projections(roles)
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
+    found = []
     for track in analysis.tracks:
+        blocks = [block for block in track.blocks if any(step.link for step in block)]
+        places = {
+            step.link.merge.value: (place, step)
+            for place, block in enumerate(blocks, 1)
+            for step in block
+            if step.link
+        }
         for link in track.stream.links:
-            for branch in link.branches:
-                inside = region(analysis.roles, branch.begin, branch.terms, sums, link.merge.value)
-                order = sorted(inside)
-                found.append(_residual(analysis, readings, track.stream.name, branch, order))
+            place, step = places[link.merge.value]
+            read = _read(step, len(link.branches))
+            for branch, form in zip(link.branches, read, strict=True):
+                inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
+                row = _Row(analysis, readings, parts, sorted(inside))
+                found.append(row.residual(track.stream.name, place, branch, link, form))
     within = {weight.path for branch in found for weight in branch.weights}
-    every = _weights(analysis, sorted(graph.live))
+    every = _Row(analysis, readings, parts, sorted(graph.live)).weights()
     heads = tuple(weight for weight in every if weight.last and weight.path not in within)
-    outside = [path for path, p in parameters.items() if p.dim() > 1 and path not in within]
-    norms = dict.fromkeys(
-        graph.path(i) for i in sorted(graph.live) if graph.values[i].kind == "norm"
+    seen = {weight.path: weight for weight in every if weight.path not in within}
+    outside = tuple(
+        seen.get(path, Weight(path, tuple(p.shape), 0, 0, False, False))
+        for path, p in parameters.items()
+        if p.dim() > 1 and path not in within
     )
-    return Layout(tuple(found), heads, tuple(outside), tuple(norms))
-
-
-def _residual(
-    analysis: Analysis, readings: Readings, stream: str, branch: Branch, order: Sequence[int]
-) -> Residual:
-    values = analysis.graph.values
-    # Also those that a module spells out in several functions.
-    bent = [values[i] for i in order if i in readings.activations]
-    return Residual(
-        stream,
-        branch.path,
-        branch.m,
-        _weights(analysis, order),
-        branch.norm_at,
-        tuple(analysis.graph.path(value.index) for value in bent),
-        sum(_activation_shifted(analysis, readings, value) for value in bent),
-        sum(values[i].kind == "product" and _has_number(analysis, values[i]) for i in order),
+    norms = [i for i in sorted(graph.live) if graph.values[i].kind == "norm"]
+    norms += [i for i in sorted(graph.live) if i not in norms and roles.norm_of(i) is not None]
+    ends = [track.stream.links[-1].merge.value for track in analysis.tracks if track.stream.links]
+    after = [i for i in norms if any(end in graph.ancestors([i], end) for end in ends)]
+    return Layout(
+        tuple(found),
+        heads,
+        outside,
+        tuple(dict.fromkeys(graph.path(i) for i in sorted(norms))),
+        tuple(dict.fromkeys(graph.path(i) for i in after)),
+        tuple(path for path, p in parameters.items() if p.numel() == 1),
     )
 
 
-def _weights(analysis: Analysis, order: Sequence[int]) -> tuple[Weight, ...]:
-    """The weights of a region; those of a layer that is several, as attention, in its order."""
-    roles, values = analysis.roles, analysis.graph.values
-    after: dict[int, int] = {}  # weight layers between a value and the region's end
-    found: list[list[Weight]] = []
-    for i in reversed(order):
-        behind, layers = after.get(i, 0), roles.layers(i)
-        held = _held(analysis, i) if layers else []
-        found.append(
-            [
-                # Of attention in one function, the output's weight comes last.
-                Weight(
-                    path,
-                    shape,
-                    *_fans(values[i], place, shape),
-                    behind == 0 and k == len(held) - 1,
-                    _shifted(analysis, values[i]),
-                )
-                for k, (place, group) in enumerate(held)
-                for path, shape in group
-            ]
+@dataclass(frozen=True)
+class _Form:
+    """What a sum does to its skip and to one branch."""
+
+    skip: float = math.nan
+    factor: float = math.nan
+    learned: tuple[tuple[str, float], ...] = ()
+    norms: tuple[tuple[str, str], ...] = ()
+
+
+def _read(step: Step, branches: int) -> list[_Form]:
+    """From the step's equation: a form for each branch, in order; one without numbers where the
+    equation does not have that many, or hides how a branch ends."""
+    found = count(step.equation.block).merges if step.equation else ()
+    if len(found) != 1 or len(found[0].branches) != branches:
+        return [_Form()] * branches
+    forms = []
+    for branch in found[0].branches:
+        norms = tuple((at, norm.kind) for at, norm in branch.norms)
+        hidden = branch.hidden and not branch.hidden.startswith("attention")
+        learned = tuple(
+            ("scalar" if isinstance(x, LearnedScalar) else "gain", evaluate(x.initial, {}))
+            for x in branch.learned
         )
-        for j in roles.flow[i]:
-            after[j] = max(after.get(j, 0), behind + layers)
-    return tuple(dict.fromkeys(weight for part in reversed(found) for weight in part))
+        number = math.nan if hidden else branch.factor
+        forms.append(_Form(found[0].factor, number, learned, norms))
+    return forms
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Values of a region in forward order, and what recipes count among them."""
+
+    analysis: Analysis
+    readings: Readings
+    parts: Mapping[int, Mapping[str, tuple[int, ...] | None]]
+    order: Sequence[int]
+
+    def residual(
+        self, stream: str, block: int, branch: Branch, link: Link, form: _Form
+    ) -> Residual:
+        values = self.analysis.graph.values
+        # Also those that a module spells out in several functions.
+        bent = [values[i] for i in self.order if i in self.readings.activations]
+        return Residual(
+            stream,
+            block,
+            branch.path,
+            branch.m,
+            self.weights(branch.begin),
+            branch.norm_at,
+            self._norms(link, form),
+            tuple(self.analysis.graph.path(value.index) for value in bent),
+            sum(_activation_shifted(self.analysis, self.readings, value) for value in bent),
+            sum(
+                values[i].kind == "product" and _has_number(self.analysis, values[i])
+                for i in self.order
+            ),
+            form.skip,
+            form.factor,
+            form.learned,
+            self._returned(link.merge.value),
+        )
+
+    def _returned(self, i: int) -> str:
+        """The path of the module that returns value ``i``: the one it was made in, if all that is
+        computed from it is computed outside."""
+        graph = self.analysis.graph
+        call = graph.values[i].call
+        for j in graph.consumers[i]:
+            at = graph.values[j].call
+            while at > call:
+                at = graph.calls[at].parent
+            if at == call:
+                return ""
+        return graph.calls[call].path
+
+    def _norms(self, link: Link, form: _Form) -> tuple[Normed, ...]:
+        """The norms among the values, and those between the sum and what the stream passes on."""
+        analysis, roles = self.analysis, self.analysis.roles
+        depth: dict[int, int] = {}
+        for i in self.order:
+            below = max((depth.get(j, 0) for j in roles.flow[i]), default=0)
+            depth[i] = below + roles.layers(i)
+        whole = max(depth.values(), default=0)
+        found = []
+        for i in self.order:
+            if roles.norm_of(i) is not None:
+                at = "in" if not depth[i] else "out" if depth[i] == whole else "inner"
+                found.append(_normed(analysis, i, at, form))
+        between = analysis.graph.ancestors([link.after], link.merge.value)
+        for i in sorted(between - {link.merge.value}):
+            if roles.norm_of(i) is not None:
+                found.append(_normed(analysis, i, "stream", form))
+        return tuple(dict.fromkeys(found))
+
+    def weights(self, begin: int = -1) -> tuple[Weight, ...]:
+        """The weights; those of a layer that is several, as attention, in its order."""
+        roles, values = self.analysis.roles, self.analysis.graph.values
+        after: dict[int, int] = {}  # weight layers between a value and the region's end
+        entered = self._entered(begin)
+        found: list[list[Weight]] = []
+        for i in reversed(self.order):
+            behind, layers = after.get(i, 0), roles.layers(i)
+            held = _held(self.analysis, i) if layers else []
+            row = []
+            for k, (place, group) in enumerate(held):
+                # Of attention in one function, the output's weight comes last.
+                last = behind == 0 and k == len(held) - 1
+                for path, shape in group:
+                    whole = self._weight(values[i], place, path, shape, last)
+                    whole = replace(whole, first=i in entered and (not last or len(held) == 1))
+                    row += self._split(values[i], whole, behind, k, len(held))
+            found.append(row)
+            for j in roles.flow[i]:
+                after[j] = max(after.get(j, 0), behind + layers)
+        return tuple(dict.fromkeys(weight for part in reversed(found) for weight in part))
+
+    def _entered(self, begin: int) -> set[int]:
+        """The weight layers that value ``begin`` reaches through none."""
+        roles = self.analysis.roles
+        bare, found = {begin}, set()
+        for i in self.order:
+            if not bare.isdisjoint(roles.flow[i]):
+                if roles.layers(i) and roles.values[i].kind != "attend":
+                    found.add(i)
+                else:
+                    bare.add(i)
+        return found
+
+    def _weight(
+        self, value: Value, place: int, path: str, shape: tuple[int, ...], last: bool
+    ) -> Weight:
+        fan_in, fan_out, axis = _fans(value, place, shape)
+        shifted = _shifted(self.analysis, value)
+        return Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
+
+    def _split(
+        self, value: Value, whole: Weight, behind: int, place: int, parts: int
+    ) -> list[Weight]:
+        """The weight, or a part for each role that its rows have in attention."""
+        if value.name == "multi_head_attention_forward":
+            return _of_attention(whole, place, parts)
+        roles = self.parts.get(value.index)
+        if not roles:
+            after = behind == 0 and any(self._attended(j) for j in value.inputs)
+            return [replace(whole, role="output" if after else "")]
+        if len(roles) == 1:
+            return [replace(whole, role=next(iter(roles)))]
+        if any(rows is None for rows in roles.values()) or len(set(roles.values())) < len(roles):
+            return [replace(whole, role="projection")]
+        out = whole.shape[whole.axis]
+        return [
+            replace(whole, role=role, rows=rows, fan_out=whole.fan_out * len(rows) // out)
+            for role, rows in roles.items()
+            if rows is not None
+        ]
+
+    def _attended(self, i: int) -> bool:
+        """Whether value ``i`` is what attention gives, moved about."""
+        roles, values = self.analysis.roles, self.analysis.graph.values
+        while values[i].kind in ("shape", "drop") and values[i].inputs:
+            i = values[i].inputs[0]
+        return values[i].kind in ("attend", "contract") and roles.layers(i) == 2
+
+
+def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
+    """A norm by its value; its kind from the function or, of one spelled out, from the equation."""
+    graph, values = analysis.graph, analysis.graph.values
+    value = values[i]
+    kind = _NORMS.get(value.name) or next((kind for a, kind in form.norms if a == at), "norm")
+    learned = [values[j] for j in value.inputs[1:] if values[j].kind == "parameter"]
+    gain = learned[0].path if learned else _gain_after(graph, i)
+    axis = 1 if value.name in ("batch_norm", "group_norm") else -1
+    return Normed(at, kind, graph.path(i), gain, value.shape[axis] if value.shape else 1)
+
+
+def _gain_after(graph: Graph, i: int) -> str:
+    """The learned gain that a norm spelled out is multiplied by in its own module."""
+    values, call = graph.values, graph.values[i].call
+    todo = [i]
+    while todo:
+        for j in graph.consumers[todo.pop()]:
+            learned = [values[k] for k in values[j].inputs if values[k].kind == "parameter"]
+            if values[j].call == call and values[j].kind == "product" and learned:
+                return learned[0].path
+            if values[j].call == call and values[j].kind == "shape":
+                todo.append(j)
+    return ""
+
+
+_NORMS = {
+    "layer_norm": "layernorm",
+    "rms_norm": "rmsnorm",
+    "batch_norm": "batchnorm",
+    "group_norm": "groupnorm",
+    "tanh": "dyt",
+    "erf": "derf",
+}
+
+
+def _of_attention(whole: Weight, place: int, parts: int) -> list[Weight]:
+    """The weights of attention in one function: queries, keys and values, stacked or each its own,
+    then the output."""
+    if place == parts - 1:
+        return [replace(whole, role="output")]
+    if parts > 2:
+        return [replace(whole, role=ROLES[place] if place < len(ROLES) else "")]
+    third = whole.shape[0] // 3
+    rows = [tuple(range(k * third, (k + 1) * third)) for k in range(3)]
+    return [
+        replace(whole, role=role, rows=own, fan_out=third)
+        for role, own in zip(ROLES, rows, strict=True)
+    ]
 
 
 def _held(analysis: Analysis, i: int) -> list[tuple[int, list[tuple[str, tuple[int, ...]]]]]:
@@ -170,16 +449,17 @@ def _held(analysis: Analysis, i: int) -> list[tuple[int, list[tuple[str, tuple[i
     return groups
 
 
-def _fans(value: Value, place: int, shape: tuple[int, ...]) -> tuple[int, int]:
-    """What enters and what leaves, by the function's layout of its weight."""
+def _fans(value: Value, place: int, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """What enters, what leaves, and the axis of what leaves, by the function's layout of its
+    weight."""
     kernel = prod(shape[2:])
     if value.name.startswith("conv_transpose"):
-        return shape[0] * kernel, shape[1] * kernel
+        return shape[0] * kernel, shape[1] * kernel, 1
     if value.name.startswith("conv") or value.name in ("linear", "multi_head_attention_forward"):
-        return shape[1] * kernel, shape[0] * kernel
+        return shape[1] * kernel, shape[0] * kernel, 0
     if value.name in ("matmul", "mm", "addmm", "bmm", "rmatmul") and len(shape) == 2:
-        return shape if place else shape[::-1]
-    return 0, 0
+        return (shape[0], shape[1], 1) if place else (shape[1], shape[0], 0)
+    return 0, 0, 0
 
 
 def _activation_shifted(analysis: Analysis, readings: Readings, value: Value) -> bool:

@@ -1,0 +1,66 @@
+"""Which parameters have no gradient at the first steps: by design where a layer begins at zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from depthgauge.instruments.hessian import duplicate
+from depthgauge.trace.backward import dense
+from depthgauge.trace.batches import call, tensors
+from depthgauge.trace.running import loss_of, quiet, unwrapped
+
+__all__ = ["STEPS", "first_gradients"]
+
+STEPS: Final = 3
+#: Small against any weight: a step is to wake what sleeps, not to train.
+_RATE: Final = 1e-3
+
+
+def first_gradients(
+    model: nn.Module, batch: Any, loss: Callable[..., Any] | None = None, steps: int = STEPS
+) -> list[dict[str, bool]]:
+    """For each step, by parameter, whether its gradient is exactly zero (or there is none).
+
+    Steps of SGD on a copy, in which the largest gradient moves by 1e-3; without a loss that of a
+    fixed random cotangent at every output. The model is left as it was. Raises ModelError where the
+    loss raises.
+    """
+    copied, _ = unwrapped(duplicate(model))
+    parameters = {name: p for name, p in copied.named_parameters() if p.requires_grad}
+    found = []
+    with quiet(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+        for _ in range(steps):
+            torch.manual_seed(0)  # the same dropout at each step, and the same cotangent
+            output = call(copied, batch)
+            total = loss_of(loss, output, batch) if loss is not None else _total(output)
+            gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+            rows = dict(zip(parameters, map(_dense, gradients), strict=True))
+            found.append({name: g is None or not bool(g.any()) for name, g in rows.items()})
+            largest = max(
+                (float(g.abs().max()) for g in rows.values() if g is not None and g.numel()),
+                default=0,
+            )
+            with torch.no_grad():
+                for name, g in rows.items():
+                    if g is not None and largest:
+                        parameters[name].sub_(g * (_RATE / largest))
+    return found
+
+
+def _dense(g: Tensor | None) -> Tensor | None:
+    return None if g is None else dense(g)
+
+
+def _total(output: Any) -> Tensor:
+    """The output's own loss, else the sum of every real output times fixed random numbers."""
+    if isinstance(own := getattr(output, "loss", None), Tensor) and own.numel() == 1:
+        return own
+    found = (t for _, t in tensors(output))
+    outputs = [t for t in found if t.is_floating_point() and t.requires_grad]
+    generator = torch.Generator().manual_seed(0)
+    parts = [(t * torch.randn(t.shape, generator=generator).to(t)).sum() for t in outputs]
+    return torch.stack([part.double() for part in parts]).sum()

@@ -1,0 +1,361 @@
+"""A block equation in another form: sums rewritten, norms moved, learned numbers put in.
+
+Every sum of a skip and branches is taken apart into terms, coefficient times value; the terms are
+changed and put together again. What came out is counted anew, so that a block which the rewriting
+did not understand is refused, never half changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from depthgauge.equation.branches import Count
+from depthgauge.equation.count import count
+from depthgauge.equation.functions import NORMS, ONE
+from depthgauge.equation.nodes import (
+    SCALARS,
+    Activation,
+    Add,
+    Arithmetic,
+    Attention,
+    Block,
+    Call,
+    Convolution,
+    Define,
+    Dropout,
+    Initial,
+    LearnedGain,
+    LearnedScalar,
+    Let,
+    Linear,
+    Local,
+    Node,
+    Norm,
+    Number,
+    Opaque,
+    Product,
+    Scalar,
+    Scale,
+    State,
+    Statement,
+    Update,
+    Value,
+    rewrite,
+    walk,
+)
+from depthgauge.equation.parse import parse_scalar
+from depthgauge.equation.text import to_text
+from depthgauge.errors import NetworkError
+from depthgauge.recipes.rules import Form
+
+__all__ = ["reshaped"]
+
+_WEIGHTS = Linear | Convolution | Attention
+
+
+@dataclass(frozen=True)
+class _Term:
+    """``factor * learned * core``."""
+
+    core: Value
+    factor: Scalar = ONE
+    learned: tuple[Value, ...] = ()
+
+
+def reshaped(block: Block, forms: Sequence[Form]) -> Block:
+    """The block with each residual branch in its form, branches in the order of their sums.
+
+    Raises NetworkError for a block whose sums cannot be taken apart.
+    """
+    before = count(block)
+    if before.branches != len(forms):
+        raise NetworkError(
+            f"'{block}' has {before.branches} residual branches and the recipe forms for "
+            f"{len(forms)}"
+        )
+    after = _Reshape(_written_out(block), iter(forms)).block()
+    _check(block, before, count(after), forms)
+    return after
+
+
+def _check(block: Block, before: Count, after: Count, forms: Sequence[Form]) -> None:
+    branches = [branch for merge in after.merges for branch in merge.branches]
+    right = after.m == before.m and len(branches) == len(forms)
+    for branch, form in zip(branches, forms, strict=False):
+        if form.norms is not None:
+            right = right and set(branch.norm_at) == set(form.norms)
+    if not right:
+        raise NetworkError(
+            f"the form of '{block}' cannot be changed: its sums are no skip plus branches such as "
+            f"h + F(h); write each step as one sum"
+        )
+
+
+def _written_out(block: Block) -> Block:
+    """Definitions that are called once, where they are called."""
+    calls = Counter(node.name for node in walk(block) if isinstance(node, Call))
+    bodies: dict[str, Define] = {}
+
+    def rule(node: Node) -> Node:
+        if isinstance(node, Call) and calls[node.name] == 1 and node.name in bodies:
+            define = bodies[node.name]
+            given = dict(zip(define.parameters, node.arguments, strict=True))
+
+            def put(inner: Node) -> Node:
+                return given.get(inner.name, inner) if isinstance(inner, Local) else inner
+
+            return rewrite(define.body, put)
+        return node
+
+    out: list[Statement] = []
+    for statement in block.statements:
+        changed = rewrite(statement, rule)
+        assert isinstance(changed, Statement)
+        if isinstance(changed, Define) and calls[changed.name] == 1:
+            bodies[changed.name] = changed
+        else:
+            out.append(changed)
+    return Block(tuple(out))
+
+
+class _Reshape:
+    def __init__(self, block: Block, forms: Iterator[Form]) -> None:
+        self.whole, self.forms = block, forms
+        self.weights: set[str] = set()  # names whose values hold weights
+        self.sums: set[str] = set()  # names of sums, which are states
+        self.views: dict[str, int] = {}  # names of norms of a state, by their statement
+        self.done: list[Statement] = []
+        kinds = [node.kind for node in walk(block) if isinstance(node, Norm)]
+        self.kind = kinds[0] if kinds else "layernorm"
+
+    def block(self) -> Block:
+        for statement in self.whole.statements:
+            self.done.append(self._statement(statement))
+        return Block(tuple(self.done))
+
+    def _statement(self, statement: Statement) -> Statement:
+        match statement:
+            case Define(name, _, body):
+                if self._holds(body):
+                    self.weights.add(name)
+                return statement
+            case Let(name, bound) if not isinstance(bound, SCALARS):
+                if (value := self._sum(bound)) is not None:
+                    self.sums.add(name)
+                    return replace(statement, bound=value)
+                if self._holds(bound):
+                    self.weights.add(name)
+                elif any(isinstance(node, State | Initial | Local) for node in walk(bound)):
+                    self.views[name] = len(self.done)
+                return statement
+            case Update(value):
+                found = self._sum(value)
+                return statement if found is None else Update(found)
+        return statement
+
+    def _holds(self, value: Value) -> bool:
+        """Whether a value holds weights, in itself or by a name."""
+        return any(
+            isinstance(node, _WEIGHTS | Opaque)
+            or (isinstance(node, Local | Call) and node.name in self.weights)
+            for node in walk(value)
+        )
+
+    # ----------------------------------------------------------------------------- a sum
+
+    def _sum(self, value: Value) -> Value | None:
+        """The value with its sum in the next forms, or None where it is no skip plus branches."""
+        outer: list[Norm] = []
+        inside = value
+        while isinstance(inside, Norm):
+            outer.append(inside)
+            inside = inside.value
+        terms = list(_terms(inside))
+        skips = [term for term in terms if not self._holds(term.core)]
+        branches = [term for term in terms if self._holds(term.core)]
+        if not skips or not branches or not any(map(_carries, skips)):
+            return None
+        forms = [next(self.forms) for _ in branches]
+        first = forms[0]
+        skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]
+        made = [self._branch(t, form) for t, form in zip(branches, forms, strict=True)]
+        total = _together(skips, [term for row in made for term in row])
+        if first.norms is None:
+            for norm in reversed(outer):
+                gain = first.gains.get("stream")
+                total = _gained(replace(norm, value=total), gain)
+        elif "stream" in first.norms:
+            total = self._norm(first, "stream", total)
+        return total
+
+    def _branch(self, term: _Term, form: Form) -> list[_Term]:
+        core = term.core
+        if form.norms is not None:
+            core = self._without_norms(core)
+        if form.inlet is not None:
+            inlet = _scalar(form.inlet, ONE)
+            core = self._entering(core, lambda x: Scale(inlet, x))
+        norms = form.norms or {}
+        if "in" in norms:
+            core = self._entering(core, lambda x: self._norm(form, "in", x))
+        if form.shifts:
+            core = _shifted(core)
+        if "inner" in norms:
+            core = _inside(core, lambda x: self._norm(form, "inner", x))
+        if "out" in norms:
+            core = self._norm(form, "out", core)
+        if form.norms is None and form.gains:
+            core = _regained(core, form.gains, self._holds)
+        learned = term.learned if form.learned is None else _learned(form.learned)
+        changed = _Term(core, _scalar(form.factor, term.factor), learned)
+        if not form.shifts:
+            return [changed]
+        multiplied = replace(changed, learned=(LearnedScalar(ONE), *changed.learned))
+        return [multiplied, _Term(LearnedScalar(Number(0.0)))]
+
+    def _norm(self, form: Form, place: str, value: Value) -> Norm:
+        kind = (form.norms or {}).get(place) or self.kind
+        return _gained(Norm(kind, value, tuple(NORMS[kind].items())), form.gains.get(place))
+
+    def _without_norms(self, core: Value) -> Value:
+        """The branch without a norm, also in what it reads by a name."""
+
+        def bare(node: Node) -> Node:
+            return node.value if isinstance(node, Norm) else node
+
+        for name in {node.name for node in walk(core) if isinstance(node, Local | Call)}:
+            for place, statement in enumerate(self.done):
+                if isinstance(statement, Let | Define) and statement.name == name:
+                    changed = rewrite(statement, bare)
+                    assert isinstance(changed, Statement)
+                    self.done[place] = changed
+        out = rewrite(core, bare)
+        assert isinstance(out, Value)
+        return out
+
+    def _entering(self, core: Value, change: Callable[[Value], Value]) -> Value:
+        """The branch with what enters it changed: states, and names of them."""
+        for name in {node.name for node in walk(core) if isinstance(node, Local)}:
+            if name in self.views:
+                statement = self.done[self.views[name]]
+                assert isinstance(statement, Let)
+                assert isinstance(statement.bound, Value)
+                self.done[self.views[name]] = replace(statement, bound=change(statement.bound))
+
+        def rule(node: Node) -> Node:
+            state = isinstance(node, State) or (isinstance(node, Local) and node.name in self.sums)
+            return change(node) if state and isinstance(node, Value) else node
+
+        out = rewrite(core, rule)
+        assert isinstance(out, Value)
+        return out
+
+
+# ------------------------------------------------------------------------------- values
+
+
+def _terms(value: Value, factor: Scalar = ONE, learned: tuple[Value, ...] = ()) -> Iterator[_Term]:
+    """The terms of a sum, factors distributed."""
+    match value:
+        case Add(left, right):
+            yield from _terms(left, factor, learned)
+            yield from _terms(right, factor, learned)
+        case Scale(by, of):
+            yield from _terms(of, _times(factor, by), learned)
+        case Product(LearnedScalar() | LearnedGain() as by, of):
+            yield from _terms(of, factor, (*learned, by))
+        case Product(of, LearnedScalar() | LearnedGain() as by):
+            yield from _terms(of, factor, (*learned, by))
+        case Dropout(of) if not isinstance(of, Add):
+            for term in _terms(of, factor, learned):
+                yield replace(term, core=replace(value, value=term.core))
+        case _:
+            yield _Term(value, factor, learned)
+
+
+def _times(a: Scalar, b: Scalar) -> Scalar:
+    if a == ONE:
+        return b
+    return a if b == ONE else Arithmetic("*", a, b)
+
+
+def _scalar(text: str | None, other: Scalar) -> Scalar:
+    found = other if text is None else parse_scalar(text)
+    assert isinstance(found, SCALARS)
+    return found
+
+
+def _learned(text: str) -> tuple[Value, ...]:
+    """``"scalar(0)"`` or ``"gain(1e-5)"``; nothing for ``""``."""
+    if not text:
+        return ()
+    word, _, initial = text.removesuffix(")").partition("(")
+    made = LearnedGain if word == "gain" else LearnedScalar
+    return (made(_scalar(initial, ONE)),)
+
+
+def _carries(term: _Term) -> bool:
+    return any(isinstance(node, State | Initial | Local) for node in walk(term.core))
+
+
+def _together(skips: Sequence[_Term], branches: Sequence[_Term]) -> Value:
+    """The sum; a factor that all share stands in front of it."""
+    shared = {term.factor for term in (*skips, *branches)}
+    one = shared.pop() if len(shared) == 1 else ONE
+    terms = [replace(t, factor=ONE) if one != ONE else t for t in (*skips, *branches)]
+    total = _whole(terms[0])
+    for term in terms[1:]:
+        total = Add(total, _whole(term))
+    return total if one == ONE else Scale(one, total)
+
+
+def _whole(term: _Term) -> Value:
+    value = term.core
+    for learned in reversed(term.learned):
+        value = Product(learned, value)
+    return value if term.factor == ONE else Scale(term.factor, value)
+
+
+def _gained(norm: Norm, gain: str | None) -> Norm:
+    if gain is None:
+        return norm
+    if "gain" not in dict(norm.options):
+        raise NetworkError(f"{norm.kind} has no gain that could begin at {gain}")
+    initial = _scalar(gain, ONE)
+    options = tuple((k, initial if k == "gain" else v) for k, v in norm.options)
+    return replace(norm, options=options)
+
+
+def _regained(core: Value, gains: Mapping[str, str], holds: Callable[[Value], bool]) -> Value:
+    """The norm at the branch's end with another gain."""
+    if set(gains) - {"stream"} != {"out"} or not isinstance(core, Norm) or not holds(core.value):
+        raise NetworkError(
+            f"the branch '{to_text(core)}' does not end with a norm whose gain could be set"
+        )
+    return _gained(core, gains["out"])
+
+
+def _shifted(core: Value) -> Value:
+    """A learned number in front of each weight layer and activation."""
+
+    def rule(node: Node) -> Node:
+        if isinstance(node, Linear | Convolution | Attention | Activation):
+            return replace(node, value=Add(node.value, LearnedScalar(Number(0.0))))
+        return node
+
+    out = rewrite(core, rule)
+    assert isinstance(out, Value)
+    return out
+
+
+def _inside(core: Value, change: Callable[[Value], Value]) -> Value:
+    """What enters the branch's last weight layer, changed."""
+    if isinstance(core, Dropout):
+        return replace(core, value=_inside(core.value, change))
+    if not isinstance(core, Linear | Convolution):
+        raise NetworkError(
+            f"'{to_text(core)}' ends with no linear layer in front of which a norm could stand"
+        )
+    return replace(core, value=change(core.value))

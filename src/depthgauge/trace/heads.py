@@ -1,0 +1,122 @@
+"""Which rows of which weight make queries, keys and values: also of one matrix that makes them all.
+
+The products of attention are found by their functions; from each the way leads down to the layers.
+What is cut out of a layer's output on the way up (chunks, views, permutations) is played again on
+the numbers of its columns, so that whatever order they are kept in, the rows of the weight are
+known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from depthgauge.trace.graph import Graph, Ref, Value
+from depthgauge.trace.roles import Roles
+
+__all__ = ["ROLES", "projections"]
+
+ROLES: Final = ("query", "key", "value")
+
+
+def projections(roles: Roles) -> dict[int, dict[str, tuple[int, ...] | None]]:
+    """By the number of a layer's value, the roles that its outputs have, each with the places on
+    the last axis that have it; None where they cannot be told."""
+    found: dict[int, dict[str, tuple[int, ...] | None]] = {}
+    for i in sorted(roles.graph.live):
+        for role, j in _operands(roles, roles.values[i]):
+            below = _below(roles, j)
+            for layer in below:
+                if _layer(roles, layer):
+                    found.setdefault(layer, {})[role] = _places(roles.graph, layer, j, below)
+    return found
+
+
+def _operands(roles: Roles, value: Value) -> Iterator[tuple[str, int]]:
+    """Queries, keys and values of a product of attention."""
+    if value.kind == "attend" and len(value.inputs) >= 3:
+        yield from zip(ROLES, value.inputs[:3], strict=True)
+    elif value.kind == "contract" and roles.layers(value.index) == 2:
+        moving = roles.moving(value.inputs)
+        for scores, values in (moving, moving[::-1]) if len(moving) == 2 else ():
+            if (pair := _scored(roles, scores)) is not None:
+                yield from (("query", pair[0]), ("key", pair[1]), ("value", values))
+                return
+
+
+def _scored(roles: Roles, i: int) -> tuple[int, int] | None:
+    """The two factors under a softmax."""
+    soft = False
+    for _ in range(16):
+        value = roles.values[i]
+        below = roles.moving(value.inputs)
+        if value.kind == "contract" and len(below) == 2:
+            return (below[0], below[1]) if soft else None
+        soft = soft or value.kind == "softmax"
+        if not below:
+            break
+        i = below[0]
+    return None
+
+
+def _layer(roles: Roles, i: int) -> bool:
+    return roles.values[i].kind in ("weights", "contract") and roles.layers(i) == 1
+
+
+def _below(roles: Roles, i: int) -> set[int]:
+    """What value ``i`` was computed from, down to the first layers."""
+    found, todo = {i}, [i]
+    while todo:
+        j = todo.pop()
+        if not _layer(roles, j):
+            new = set(roles.flow[j]) - found
+            found |= new
+            todo += new
+    return found
+
+
+def _places(graph: Graph, layer: int, top: int, below: set[int]) -> tuple[int, ...] | None:
+    """The places on the last axis of a layer's output that reach value ``top``."""
+    shape = graph.values[layer].shape
+    if not shape:
+        return None
+    columns = torch.arange(shape[-1]).expand(shape)
+    found: set[int] = set()
+    todo = [(layer, columns)]
+    while todo:
+        i, numbers = todo.pop()
+        users = [j for j in graph.consumers[i] if j in below]
+        if i == top or any(graph.values[j].kind != "shape" for j in users):
+            found.update(numbers.abs().flatten().tolist())  # rotary halves change their sign
+            users = [j for j in users if graph.values[j].kind == "shape"] if i != top else []
+        for j in users:
+            played = _played(graph.values[j], i, numbers)
+            if played is None:
+                return None
+            todo.append((j, played))
+    return tuple(sorted(found)) or None
+
+
+def _played(value: Value, i: int, numbers: Tensor) -> Tensor | None:
+    """The function of ``value`` called again with ``numbers`` in place of value ``i``."""
+
+    def given(argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            if argument != i:
+                raise ValueError(f"value {argument} is another tensor")
+            return numbers
+        if isinstance(argument, tuple):
+            return tuple(map(given, argument))
+        return argument
+
+    options: Mapping[str, Any] = {name: given(a) for name, a in value.options.items()}
+    try:
+        out = value.function(*map(given, value.args), **options)
+        if value.item >= 0:
+            out = out[value.item]
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        return None
+    return out if isinstance(out, Tensor) and tuple(out.shape) == value.shape else None
