@@ -41,6 +41,9 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     wrong = command("audit", target, "--recipe", "gpt3")
     assert wrong.status == 2
     assert "did you mean 'gpt2'" in wrong.err
-    equation = command("audit", "h + W2(relu(W1(h)))", "--recipe", "fixup")
-    assert equation.status == 2
-    assert "expected Python code that builds a module" in equation.err
+    equation = command("audit", "h + W2(relu(W1(h)))", "--recipe", "fixup", "--depth", "4")
+    assert equation.status == 1
+    assert "FAIL  4 of 4 last weights of branches: std up to" in equation.out
+    sized = command("audit", target, "--recipe", "gpt2", "--depth", "4")
+    assert sized.status == 2
+    assert "--depth is for an equation" in sized.err

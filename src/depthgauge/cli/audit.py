@@ -1,67 +1,93 @@
-"""``depthgauge audit``: does this module follow the recipe that it claims?"""
+"""``depthgauge audit``: does this module follow the recipe that it claims? Or which one?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from depthgauge.cli.code import built, diverted
-from depthgauge.cli.options import Debug, Json, Output, Quiet, as_json, output, say, screen, whole
+from depthgauge.cli.options import (
+    Debug,
+    Json,
+    Output,
+    Quiet,
+    as_json,
+    initialisers,
+    output,
+    say,
+    screen,
+    whole,
+)
 from depthgauge.errors import SpecificationError
 from depthgauge.trace.targets import is_code
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import nn
 
-    from depthgauge.recipes.audit import Audit
+    from depthgauge.recipes.audit import Audit, Finding
+    from depthgauge.recipes.guess import Guess
 
 __all__ = ["audit"]
+
+#: Recipes that a guess tells something of, at most, and lines of each.
+_SHOWN, _LINES = 4, 3
+
+
+def _option(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
 
 
 def audit(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="path/file.py:callable or module:callable.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="path/file.py:callable, module:callable or an equation."
+        ),
     ],
     recipe: Annotated[
-        str,
-        typer.Option("--recipe", metavar="NAME", help="fixup, gpt2.", show_default=False),
-    ],
+        str | None, _option("--recipe", "NAME", "Of 'depthgauge recipes' [which one is guessed].")
+    ] = None,
     arg: Annotated[
-        list[str] | None,
-        typer.Option("--arg", metavar="KEY=VALUE", help="An argument of the callable; repeatable."),
+        list[str] | None, _option("--arg", "KEY=VALUE", "Of the callable; repeatable.")
     ] = None,
     input: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="SPEC", help='"float 8x3x32x32"; repeatable.'),
+        list[str] | None, _option("--input", "SPEC", '"float 8x3x32x32"; repeatable.')
     ] = None,
-    seed: Annotated[
-        str | None, typer.Option("--seed", metavar="N", help="Of the construction [0].")
+    depth: Annotated[str | None, _option("--depth", "N", "Blocks of an equation [96].")] = None,
+    width: Annotated[str | None, _option("--width", "N", "Its width [64].")] = None,
+    init: Annotated[
+        list[str] | None, _option("--init", "[NAME=]SPEC", "Its weights [lecun]; repeatable.")
     ] = None,
+    seed: Annotated[str | None, _option("--seed", "N", "Of the construction [0].")] = None,
     json: Json = False,
     quiet: Quiet = False,
     output_path: Output = None,
     debug: Debug = False,
 ) -> int:
-    """Hold a module to a recipe: counts, standard deviations, zeros, scalars.
+    """Hold a module to a recipe: counts, standard deviations, zeros, factors, norms, scalars.
 
-    All from measurement: L, m and the last weights from one pass, the rest from the weights. The
-    exit status is 0 when the recipe holds and 1 when it does not.
+    All from measurement: L, m and the last weights from one pass, factors from the block equation,
+    the rest from the weights and from three steps on a copy. The exit status is 0 when the recipe
+    holds and 1 when it does not. Without --recipe the recipe is named that the numbers agree with,
+    with what speaks for it and against others; the status is then 1 when none does.
     """
     from depthgauge.recipes.audit import audit as held_to
+    from depthgauge.recipes.guess import guess
     from depthgauge.recipes.registry import recipe_named
     from depthgauge.trace.targets import arguments_of
 
-    rules = recipe_named(recipe)
-    if not is_code(target):
-        raise SpecificationError(
-            f"the target is '{target}', expected Python code that builds a module, such as "
-            f"model.py:build; an equation has no weights of its own to audit"
-        )
+    rules = recipe_named(recipe) if recipe is not None else None
     number = whole("--seed", seed) or 0
     with output(output_path) as write, diverted():
-        module, batch, _ = built(target, arguments_of(arg or ()), input or (), number)
-        found = held_to(module, batch, rules)
+        if is_code(target):
+            _refused(depth=depth, width=width, init=init)
+            module, batch, _ = built(target, arguments_of(arg or ()), input or (), number)
+        else:
+            module, batch = _of_equation(target, depth, width, init or (), number)
+        found = held_to(module, batch, rules) if rules is not None else guess(module, batch)
         document = as_json({"target": target, **found.to_dict()}) if json or output_path else ""
         write(document)
     if json:
@@ -70,25 +96,88 @@ def audit(
         say(_line(found) + "\n")
     else:
         screen(lambda console: _show(found, console))
-    return 0 if found.holds else 1
+    return 0 if _good(found) else 1
 
 
-def _line(found: Audit) -> str:
+def _refused(**options: object) -> None:
+    for name, value in options.items():
+        if value:
+            raise SpecificationError(
+                f"--{name} is for an equation; give the callable its sizes with --arg KEY=VALUE"
+            )
+
+
+def _of_equation(
+    text: str, depth: str | None, width: str | None, init: Sequence[str], seed: int
+) -> tuple[nn.Module, Any]:
+    import torch
+
+    from depthgauge.network.spec import Network
+
+    network = Network(
+        text,
+        whole("--depth", depth) or 96,
+        whole("--width", width) or 64,
+        init=initialisers(init),
+    )
+    generator = torch.Generator().manual_seed(seed)
+    return network.module(seed), torch.randn(32, *network.state_shape, generator=generator)
+
+
+def _good(found: Audit | Guess) -> bool:
+    from depthgauge.recipes.audit import Audit
+
+    return found.holds if isinstance(found, Audit) else found.named is not None
+
+
+def _line(found: Audit | Guess) -> str:
+    from depthgauge.recipes.audit import Audit
+
+    if not isinstance(found, Audit):
+        named = found.named
+        return f"audit: its numbers agree with {named.name if named else 'no recipe'}"
     broken = sum(not finding.holds for finding in found.findings)
     if found.holds:
         return f"audit: {found.recipe} holds"
     return f"audit: {found.recipe} does not hold ({broken} of {len(found.findings)} parts)"
 
 
-def _show(found: Audit, console: Console) -> None:
+def _show(found: Audit | Guess, console: Console) -> None:
+    from depthgauge.recipes.audit import Audit
     from depthgauge.report.tables import paragraph, plain
 
     layers = " and ".join(map(str, found.layers)) or "no"
     paragraph(console, f"{found.branches} residual branches of {layers} weight layers")
     plain(console)
-    for finding in found.findings:
-        paragraph(
-            console, f"{'PASS' if finding.holds else 'FAIL'}  {finding.said}", indent="      "
-        )
-    plain(console)
-    plain(console, _line(found), "green" if found.holds else "bold red")
+    if isinstance(found, Audit):
+        for finding in found.findings:
+            _finding(finding, console)
+        plain(console)
+    else:
+        _candidates(found, console)
+    plain(console, _line(found), "green" if _good(found) else "bold red")
+
+
+def _finding(finding: Finding, console: Console) -> None:
+    from depthgauge.report.tables import paragraph
+
+    paragraph(console, f"{'PASS' if finding.holds else 'FAIL'}  {finding.said}", indent="      ")
+
+
+def _candidates(found: Guess, console: Console) -> None:
+    """Those that agree, and of the others the nearest, with what speaks for and against them."""
+    from depthgauge.report.tables import paragraph, plain
+
+    agreeing = [c for c in found.candidates if c.agrees]
+    for candidate in [*agreeing, *[c for c in found.candidates if not c.agrees][:_SHOWN]]:
+        words = "agrees" if candidate.agrees else f"{100 * candidate.share:.0f} per cent of it"
+        plain(console, f"{candidate.recipe.name}: {words}", "bold")
+        speaking = [("for", f) for f in candidate.findings if f.holds]
+        speaking += [("against", f) for f in candidate.findings if not f.holds]
+        for word in ("for", "against"):
+            lines = [finding.said for side, finding in speaking if side == word]
+            for line in lines[:_LINES]:
+                paragraph(console, f"{word}: {line}", indent="  ")
+            if len(lines) > _LINES:
+                plain(console, f"  {word}: and {len(lines) - _LINES} more")
+        plain(console)

@@ -20,8 +20,10 @@ import typer
 
 from depthgauge._version import __version__
 from depthgauge.cli.audit import audit
+from depthgauge.cli.compare import compare
 from depthgauge.cli.measure import measure
 from depthgauge.cli.options import Debug, say
+from depthgauge.cli.recipes import recipes
 from depthgauge.cli.suite import suite
 from depthgauge.errors import ClaimError, DepthgaugeError
 
@@ -34,7 +36,9 @@ INTERRUPTED = 130
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("suite")(suite)
 app.command("measure")(measure)
+app.command("recipes")(recipes)
 app.command("audit")(audit)
+app.command("compare")(compare)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,91 @@
+"""``depthgauge recipes``: what there is, by what it needs; one explained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from depthgauge.cli.options import Debug, Json, as_json, say, screen
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from depthgauge.recipes.rules import Recipe
+
+__all__ = ["recipes"]
+
+_TIERS = {
+    1: "initialisers and forms of any deep network",
+    2: "what Transformers are trained with",
+    3: "the rest",
+}
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The one to explain.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """List the recipes by what they need, or explain one: its rule, its traps, its reference."""
+    from depthgauge.recipes.registry import RECIPES, recipe_named
+
+    chosen = list(RECIPES.values()) if name is None else [recipe_named(name)]
+    if json:
+        say(as_json({"recipes": [_document(recipe) for recipe in chosen]}))
+    elif name is None:
+        screen(lambda console: _list(chosen, console))
+    else:
+        screen(lambda console: _explain(chosen[0], console))
+    return 0
+
+
+def _document(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "name": recipe.name,
+        "title": recipe.title,
+        "tier": recipe.tier,
+        "needs": recipe.needs,
+        "rule": list(recipe.rule),
+        "traps": list(recipe.traps),
+        "judgement": recipe.judgement,
+        "reference": recipe.reference,
+    }
+
+
+def _list(chosen: list[Recipe], console: Console) -> None:
+    from depthgauge.report.tables import Column, plain, print_table
+
+    for tier, words in _TIERS.items():
+        rows = [recipe for recipe in chosen if recipe.tier == tier]
+        if not rows:
+            continue
+        plain(console, words, "bold")
+        print_table(
+            console,
+            [
+                Column("recipe", [recipe.name for recipe in rows], right=False),
+                Column("needs", [recipe.needs for recipe in rows], right=False, wraps=True),
+            ],
+        )
+        plain(console)
+    plain(console, "depthgauge recipes NAME explains one")
+
+
+def _explain(recipe: Recipe, console: Console) -> None:
+    from depthgauge.report.tables import paragraph, plain
+
+    plain(console, f"{recipe.name}: {recipe.title}", "bold")
+    paragraph(console, f"needs: {recipe.needs}")
+    plain(console)
+    for head, lines in (("rule", recipe.rule), ("traps", recipe.traps)):
+        plain(console, head, "bold")
+        for line in lines:
+            paragraph(console, line, indent="  - ")
+        plain(console)
+    if recipe.judgement:
+        paragraph(console, f"our judgement: {recipe.judgement}")
+        plain(console)
+    paragraph(console, f"reference: {recipe.reference}")

@@ -1,0 +1,117 @@
+"""A comparison of recipes in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from rich.console import Console
+
+from depthgauge.report.tables import Column, paragraph, plain, print_table
+from depthgauge.study.compare import PLAIN, Comparison, Row
+from depthgauge.study.scaling import Exponent
+from depthgauge.summaries import spread
+
+__all__ = ["print_comparison"]
+
+_HEADERS = {
+    "forward_end_rms": "last state",
+    "forward_drift": "drift",
+    "gradient_ratio": "gradient",
+    "effective_rank": "rank",
+    "headroom_float16_bits": "fp16 bits",
+    "branch_to_stream": "branch",
+}
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    """The table, what its columns are, and what each recipe changes, needs and costs."""
+    rows = [row for row in found.rows if not row.refused]
+    seeds = len(found.seeds)
+    plain(console, found.target)
+    plain(
+        console,
+        f"depth {found.depth}, {seeds} seed{'s' * (seeds > 1)}, the step at depths "
+        f"{', '.join(map(str, found.depths))}; median over seeds, (least to largest) below it",
+    )
+    plain(console)
+    columns = [Column("recipe", _twice(row.name for row in rows), right=False)]
+    columns += [
+        Column(header, [cell for row in rows for cell in _cells(row, name)])
+        for name, header in _HEADERS.items()
+    ]
+    columns += [
+        Column("step ~ L^", [c for row in rows for c in _power(row, row.update_exponent)]),
+        Column("weights", [c for row in rows for c in _power(row, row.weight_update_exponent)]),
+        Column("time", [c for row in rows for c in _spread(row.step_time, _two)]),
+        Column("parameters", _twice(_extra(row, rows[0]) for row in rows)),
+    ]
+    print_table(console, columns)
+    plain(console)
+    paragraph(
+        console,
+        "last state: its RMS. drift: largest over smallest RMS of a state. gradient: RMS at the "
+        "input over that at the output. rank: participation ratio of the end-to-end Jacobian. fp16 "
+        "bits: to overflow, the least of any site. branch: RMS over the stream's. step ~ L^: how "
+        "the change of the logits by the first step of SGD grows with depth, at the recipe's "
+        "rates, with half of its 95 per cent interval; weights: that of matrices alone; x: a "
+        "factor for each block, where it follows no power. time: a step over that of the network "
+        f"as given, n = {len(rows[0].step_time)} rounds.",
+    )
+    for row in found.rows:
+        if row.name != PLAIN:
+            plain(console)
+            _about(row, console)
+
+
+def _twice(cells: Iterable[str]) -> list[str]:
+    """Each cell with an empty one under it."""
+    return [part for cell in cells for part in (cell, "")]
+
+
+def _cells(row: Row, name: str) -> tuple[str, str]:
+    return _spread(row.quantities[name], _three) if name in row.quantities else ("-", "")
+
+
+def _spread(values: Sequence[float], form: Callable[[float], str]) -> tuple[str, str]:
+    median, low, high = spread(np.asarray(values, dtype=np.float64))
+    return form(median), "" if len(values) < 2 else f"({form(low)} to {form(high)})"
+
+
+def _three(value: float) -> str:
+    if math.isnan(value):
+        return "not finite"
+    return f"{value:.3g}"
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _power(row: Row, found: Exponent | None) -> tuple[str, str]:
+    if found is None:
+        return "-", ""
+    if row.steep:
+        return f"x {row.growth:.3g}", "a block"
+    half = (found.high - found.low) / 2
+    return f"{found.slope:.2f}", "" if math.isnan(half) else f"+- {half:.2f}"
+
+
+def _extra(row: Row, first: Row) -> str:
+    more = row.parameters - first.parameters
+    return f"{more:+,}" if more else "0" if row is not first else f"{row.parameters:,}"
+
+
+def _about(row: Row, console: Console) -> None:
+    plain(console, f"{row.name}: {row.title} ({row.reference})", "bold")
+    if row.refused:
+        paragraph(console, f"not covered: {row.refused}", indent="  ")
+        return
+    paragraph(console, f"needs: {row.needs}", indent="  ")
+    for line in (*row.changes, *(f"groups: {group}" for group in row.groups)):
+        paragraph(console, line, indent="  ")
+    for line in row.left:
+        paragraph(console, f"not done: {line}", indent="  ")
+    for name, why in row.reasons.items():
+        paragraph(console, f"{name} not measured: {why}", indent="  ")

@@ -1,0 +1,104 @@
+"""Recipes side by side: what is known of each comes out, and what is not covered is said."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.network.spec import Network
+from depthgauge.study.compare import PLAIN, Comparison, compare, of_builder, of_network
+from tests.recipes.models import DEPTH, mlp
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    network = Network("h + W2(relu(W1(h)))", 1, 16)
+    return compare(
+        of_network(network, 16), ["he", "fixup", "rezero", "gpt2"], 16, (0, 1), target="it"
+    )
+
+
+def test_the_known_numbers(found: Comparison) -> None:
+    rows = {row.name: row for row in found.rows}
+    assert list(rows) == [PLAIN, "he", "fixup", "rezero", "gpt2"]
+    assert found.depths == (4, 8, 16)
+    for name in ("fixup", "rezero"):  # the identity
+        quantities = rows[name].quantities
+        assert quantities["forward_drift"] == pytest.approx([1, 1])
+        assert quantities["gradient_ratio"] == pytest.approx([1, 1])
+        assert quantities["effective_rank"] == pytest.approx([16, 16], rel=1e-4)
+        assert quantities["branch_to_stream"] == [0, 0]
+    assert min(rows["he"].quantities["forward_end_rms"]) > 50
+    assert rows["he"].quantities["headroom_float16_bits"][0] < 10
+    assert rows["fixup"].parameters - rows[PLAIN].parameters == 16 * 5
+    assert rows["rezero"].parameters - rows[PLAIN].parameters == 16
+    assert rows["rezero"].weight_update_exponent is None
+    assert rows["rezero"].reasons["weight_update_exponent"] == (
+        "nothing of it moves at the first step"
+    )
+    fixup = rows["fixup"].weight_update_exponent
+    assert fixup is not None
+    assert fixup.slope == pytest.approx(0, abs=0.25)
+    assert rows["he"].steep or rows["he"].update_exponent.slope > 2  # type: ignore[union-attr]
+    assert all(len(row.step_time) == 5 for row in found.rows)
+    assert rows[PLAIN].step_time == (1, 1, 1, 1, 1)
+    assert rows["fixup"].groups == ("80 scalars at 0.1 of the rate",)
+
+
+def test_what_a_recipe_asks_for_and_did_not_get_is_said(found: Comparison) -> None:
+    rows = {row.name: row for row in found.rows}
+    assert rows["gpt2"].left == ("16 branches without a norm in front: it is a rule of pre-norm",)
+    assert rows["fixup"].left == ()
+
+
+def test_the_document(found: Comparison) -> None:
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert document["target"] == "it"
+    first = document["recipes"][0]
+    assert first["forward_end_rms"]["n"] == 2
+    assert first["forward_end_rms"]["min"] <= first["forward_end_rms"]["value"]
+    assert [row["depth"] for row in first["updates"]] == [4, 8, 16]
+    rezero = document["recipes"][3]
+    assert rezero["weight_update_exponent"] is None
+    assert "nothing of it moves" in rezero["weight_update_exponent_reason"]
+    assert set(document["quantities"]) < set(first)
+
+
+def test_a_recipe_that_does_not_cover_the_network_has_a_row_that_says_so() -> None:
+    plain = compare(of_network(Network("W(relu(h))", 1, 8), 4), ["fixup", "he"], 4, (0,), (4,))
+    assert "no residual branch was found" in plain.rows[1].refused
+    assert plain.to_dict()["recipes"][1]["refused"] == plain.rows[1].refused
+    assert not plain.rows[2].refused
+    assert "two" in plain.rows[2].reasons["update_exponent"]
+    with pytest.raises(SpecificationError, match="recipe is 'hee'"):
+        compare(of_network(Network("h + W(h)", 1, 8)), ["hee"], 2)
+
+
+def test_modules_are_compared_too() -> None:
+    found = compare(of_builder(lambda depth, seed: mlp()), ["rezero"], DEPTH, (0,), (DEPTH,))
+    row = found.rows[1]
+    assert row.changes == (f"{DEPTH} norms out", f"{DEPTH} multipliers scalar(0)")
+    assert row.quantities["branch_to_stream"] == [0]
+    assert row.left == ()
+
+
+def test_what_the_network_itself_raises_is_raised() -> None:
+    def broken(depth: int, seed: int) -> tuple[nn.Module, torch.Tensor]:
+        raise NetworkError("no such depth")
+
+    with pytest.raises(NetworkError, match="no such depth"):
+        compare(of_builder(broken), ["he"], 2)
+
+
+def test_an_update_that_grows_by_a_factor_is_told_by_it() -> None:
+    network = Network("h + W2(relu(W1(h)))", 1, 8, init="he")
+    found = compare(of_network(network, 8), [], 96, (0,), (24, 96))
+    row = found.rows[0]
+    assert row.steep
+    assert 2 < row.growth < 4
+    assert math.isfinite(found.to_dict()["recipes"][0]["update_growth_per_block"])
