@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
     from depthgauge.profile import Profile
+    from depthgauge.recipes.apply import apply, rewritten
+    from depthgauge.recipes.audit import audit
+    from depthgauge.recipes.guess import guess
     from depthgauge.study.claims import SuiteResult
+    from depthgauge.study.compare import compare
     from depthgauge.study.corridor import Bound, Corridor, Verdict
     from depthgauge.study.specification import Specification, read_specification
     from depthgauge.study.suites import suite
@@ -57,11 +61,16 @@ _HOMES = {
     "TargetError": "depthgauge.errors",
     "UsageError": "depthgauge.errors",
     "Verdict": "depthgauge.study.corridor",
+    "apply": "depthgauge.recipes.apply",
+    "audit": "depthgauge.recipes.audit",
+    "compare": "depthgauge.study.compare",
     "count": "depthgauge.equation.count",
+    "guess": "depthgauge.recipes.guess",
     "measure": "depthgauge.measurement",
     "measure_all": "depthgauge.measurement",
     "parse": "depthgauge.equation.parse",
     "read_specification": "depthgauge.study.specification",
+    "rewritten": "depthgauge.recipes.apply",
     "suite": "depthgauge.study.suites",
     "to_latex": "depthgauge.equation.latex",
     "to_text": "depthgauge.equation.text",
@@ -88,11 +97,16 @@ __all__ = [
     "UsageError",
     "Verdict",
     "__version__",
+    "apply",
+    "audit",
+    "compare",
     "count",
+    "guess",
     "measure",
     "measure_all",
     "parse",
     "read_specification",
+    "rewritten",
     "suite",
     "to_latex",
     "to_text",

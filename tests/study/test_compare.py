@@ -11,16 +11,14 @@ from torch import nn
 
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.network.spec import Network
-from depthgauge.study.compare import PLAIN, Comparison, compare, of_builder, of_network
+from depthgauge.study.compare import PLAIN, Comparison, compare
 from tests.recipes.models import DEPTH, mlp
 
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    network = Network("h + W2(relu(W1(h)))", 1, 16)
-    return compare(
-        of_network(network, 16), ["he", "fixup", "rezero", "gpt2"], 16, (0, 1), target="it"
-    )
+    recipes = ["he", "fixup", "rezero", "gpt2"]
+    return compare("h + W2(relu(W1(h)))", recipes, depth=16, width=16, batch=16, seed=(0, 1))
 
 
 def test_the_known_numbers(found: Comparison) -> None:
@@ -58,7 +56,7 @@ def test_what_a_recipe_asks_for_and_did_not_get_is_said(found: Comparison) -> No
 
 def test_the_document(found: Comparison) -> None:
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert document["target"] == "it"
+    assert document["target"] == "h = h + W2(relu(W1(h)))"
     first = document["recipes"][0]
     assert first["forward_end_rms"]["n"] == 2
     assert first["forward_end_rms"]["min"] <= first["forward_end_rms"]["value"]
@@ -70,17 +68,18 @@ def test_the_document(found: Comparison) -> None:
 
 
 def test_a_recipe_that_does_not_cover_the_network_has_a_row_that_says_so() -> None:
-    plain = compare(of_network(Network("W(relu(h))", 1, 8), 4), ["fixup", "he"], 4, (0,), (4,))
+    network = Network("W(relu(h))", 4, 8)
+    plain = compare(network, ["fixup", "he"], batch=4, seed=0, depths=(4,))
     assert "no residual branch was found" in plain.rows[1].refused
     assert plain.to_dict()["recipes"][1]["refused"] == plain.rows[1].refused
     assert not plain.rows[2].refused
     assert "two" in plain.rows[2].reasons["update_exponent"]
     with pytest.raises(SpecificationError, match="recipe is 'hee'"):
-        compare(of_network(Network("h + W(h)", 1, 8)), ["hee"], 2)
+        compare("h + W(h)", ["hee"], depth=2, width=8)
 
 
 def test_modules_are_compared_too() -> None:
-    found = compare(of_builder(lambda depth, seed: mlp()), ["rezero"], DEPTH, (0,), (DEPTH,))
+    found = compare(lambda depth, seed: mlp(), ["rezero"], depth=DEPTH, seed=0, depths=(DEPTH,))
     row = found.rows[1]
     assert row.changes == (f"{DEPTH} norms out", f"{DEPTH} multipliers scalar(0)")
     assert row.quantities["branch_to_stream"] == [0]
@@ -92,12 +91,15 @@ def test_what_the_network_itself_raises_is_raised() -> None:
         raise NetworkError("no such depth")
 
     with pytest.raises(NetworkError, match="no such depth"):
-        compare(of_builder(broken), ["he"], 2)
+        compare(broken, ["he"], depth=2)
+    with pytest.raises(SpecificationError, match="give the depth to build it at"):
+        compare(broken, ["he"])
 
 
 def test_an_update_that_grows_by_a_factor_is_told_by_it() -> None:
-    network = Network("h + W2(relu(W1(h)))", 1, 8, init="he")
-    found = compare(of_network(network, 8), [], 96, (0,), (24, 96))
+    found = compare(
+        "h + W2(relu(W1(h)))", [], depth=96, width=8, init="he", batch=8, seed=0, depths=(24, 96)
+    )
     row = found.rows[0]
     assert row.steep
     assert 2 < row.growth < 4

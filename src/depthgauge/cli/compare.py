@@ -77,7 +77,7 @@ def compare(
     """
     from depthgauge.recipes.registry import recipe_named
     from depthgauge.report.progress import progress
-    from depthgauge.study.compare import compare as compared
+    from depthgauge.study.compare import compare_built
     from depthgauge.study.specification import parse_seed
 
     names = [name.strip() for name in recipes.split(",") if name.strip()]
@@ -97,7 +97,7 @@ def compare(
         else:
             build = _equation(target, init or (), scalar or (), width, batch, tokens, size)
             deep, at = (whole("--depth", depth) or 96), (over[1] if over else None)
-        found = compared(build, chosen, deep, seeds, at, target=target, progress=step)
+        found = compare_built(build, chosen, deep, seeds, at, target=target, progress=step)
         document = as_json(found.to_dict()) if json or output_path else ""
         write(document)
     if json:

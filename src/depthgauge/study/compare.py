@@ -8,7 +8,7 @@ where it stands beside its rivals, with what it needs and what it costs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from depthgauge.errors import DepthgaugeError, NetworkError
+from depthgauge.arguments import network_of, seeds_of
+from depthgauge.equation.nodes import Block
+from depthgauge.errors import DepthgaugeError, NetworkError, SpecificationError
 from depthgauge.jsonable import jsonable
 from depthgauge.measurement import SHARED_PRODUCT, Progress, measure
 from depthgauge.network.spec import Network
@@ -31,7 +33,17 @@ from depthgauge.summaries import spread
 from depthgauge.trace.batches import call, examples, tensors
 from depthgauge.trace.layout import layout
 
-__all__ = ["QUANTITIES", "Build", "Built", "Comparison", "Row", "compare", "of_network"]
+__all__ = [
+    "QUANTITIES",
+    "Build",
+    "Built",
+    "Comparison",
+    "Row",
+    "compare",
+    "compare_built",
+    "of_builder",
+    "of_network",
+]
 
 #: What the row without a recipe is called.
 PLAIN: Final = "as given"
@@ -222,6 +234,40 @@ def of_builder(build: Callable[[int, int], tuple[nn.Module, Any]]) -> Build:
 
 
 def compare(
+    target: str | Block | Network | Callable[[int, int], tuple[nn.Module, Any]],
+    recipes: Sequence[str | Recipe],
+    *,
+    depth: int | None = None,
+    width: int | None = None,
+    batch: int = 32,
+    seed: int | Iterable[int] = range(3),
+    depths: Sequence[int] | None = None,
+    progress: Progress | None = None,
+    **sizes: Any,
+) -> Comparison:
+    """Put recipes side by side, each in the equation or in a copy of the module.
+
+    ``target``: an equation (text or tree) or a Network, run on ``batch`` Gaussian examples, with
+    ``depth``, ``width`` and the Network's other arguments as in ``measure``; or a function
+    ``build(depth, seed)`` that gives ``(module, batch)``, with a ``depth``. The first step is taken
+    at ``depths``: a quarter, a half and the whole depth; one alone gives no exponent. Small
+    networks run in one PyTorch thread.
+
+    A recipe that does not cover the network has a row that says why. Raises SpecificationError for
+    a name that no recipe has, what the network itself raises.
+    """
+    seeds, _ = seeds_of(seed)
+    if isinstance(target, str | Block | Network):
+        network = network_of(target, {"depth": depth, "width": width, **sizes})
+        build, depth, named = of_network(network, batch), network.depth, str(network.block)
+    else:
+        if depth is None:
+            raise SpecificationError("a function builds the network; give the depth to build it at")
+        build, named = of_builder(target), "a module that a function builds"
+    return compare_built(build, recipes, depth, seeds, depths, target=named, progress=progress)
+
+
+def compare_built(
     build: Build,
     recipes: Sequence[str | Recipe],
     depth: int,
@@ -231,12 +277,7 @@ def compare(
     target: str = "",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure every recipe at ``depth``, and its first step at ``depths`` (a quarter, a half and
-    the whole of it; one alone gives no exponent). Small networks run in one PyTorch thread.
-
-    A recipe that does not cover the network has a row that says why. Raises SpecificationError for
-    a name that no recipe has, or for names given twice; what the network itself raises.
-    """
+    """``compare`` for a builder of its own kind."""
     chosen = [recipe_named(name) if isinstance(name, str) else name for name in recipes]
     over = tuple(depths or sorted({max(depth // 4, 1), max(depth // 2, 1), depth}))
 
