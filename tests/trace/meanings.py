@@ -80,7 +80,8 @@ def meaning_of_blocks(
 def _run(
     meaning: Meaning, blocks: Iterable[tuple[Block, Mapping[str, float]]], layout: Layout
 ) -> Meaning:
-    initial = state = ((meaning.number("input"), "1"),)
+    initial: Sum = ((meaning.number("input"), "1"),)
+    state = initial
     for place, (block, scope) in enumerate(blocks):
         runner = _Runner(meaning, place, dict(scope), layout, initial, state)
         state = runner.block(block)
@@ -151,19 +152,19 @@ class _Runner:
             case Linear(name, inner, out, _, bias):
                 return self.layer(name, "linear", self.of(inner), self.size(out), bias)
             case Convolution(kernel, inner, out, _, bias, padding, name):
-                padding = "zeros" if kernel == 1 else padding
-                parts = self.of(inner), self.size(out), bias
-                return self.layer(name, "conv", kernel, *parts, *([padding] if kernel > 1 else []))
+                parts = "conv", kernel, self.of(inner), self.size(out), bias
+                return self.layer(name, *parts, *([padding] if kernel > 1 else []))
             case Attention(inner, heads, causal, scale, _, bias, name):
                 count = evaluate(heads, self.scope)
                 usual = (self.scope["n"] / count) ** -0.5
-                factor = f"{usual if scale is None else evaluate(scale, self.scope):.6g}"
-                return self.layer(name, "attention", self.of(inner), count, causal, factor, bias)
+                by = f"{usual if scale is None else evaluate(scale, self.scope):.6g}"
+                return self.layer(name, "attention", self.of(inner), count, causal, by, bias)
             case Activation("identity", inner):
                 return self.of(inner)
             case Activation(kind, inner, options):
-                given = tuple((k, self.plain(v)) for k, v in options)
-                return self.term(kind, self.of(inner), given)
+                return self.term(
+                    kind, self.of(inner), tuple((k, self.plain(v)) for k, v in options)
+                )
             case Norm():
                 return self.norm(value)
             case Dropout(inner, p):
@@ -183,16 +184,20 @@ class _Runner:
     def product(self, left: Sum, right: Sum) -> Sum:
         """The factors in order, whatever their brackets; numbers stand in front."""
         keys = {number: term for term, number in self.meaning.terms.items()}
-        factor, factors = 1.0, []
+        factor = 1.0
+        factors: list[Any] = []
         for side in (left, right):
             if len(side) == 1:
                 ((number, coefficient),) = side
                 factor *= float(coefficient)
                 term = keys[number]
-                if term == ("one",):
-                    continue
-                whole = isinstance(term, tuple) and term[0] == "product"
-                factors += list(term[1]) if whole else [((number, "1"),)]
+                match term:
+                    case ("one",):
+                        pass
+                    case ("product", tuple() as inner):
+                        factors += inner
+                    case _:
+                        factors.append(((number, "1"),))
             else:
                 factors.append(side)
         if len(factors) < 2:

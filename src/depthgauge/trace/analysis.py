@@ -131,8 +131,9 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
             step.equation = reader.read(step.before, step.after, foreign, terms, source, end)
         track.folds = folded([step.equation.block for step in track.steps if step.equation])
         if shared := track.shared:
-            reason = "layers and learned numbers that several blocks share, read as each block's own"
-            fallback.append((track.stream.name, f"{reason}: {shared}"))
+            what = "layers and learned numbers that several blocks share"
+            reason = f"{what}, read as each block's own: {shared}"
+            fallback.append((track.stream.name, reason))
     return Analysis(roles, found, tracks, disagreements, fallback)
 
 

@@ -46,7 +46,6 @@ from depthgauge.equation.nodes import (
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.roles import Roles
 
-
 #: What is marked by the value that it is while blocks are read, of a norm by role.
 _MARKED: Final = (Linear, Convolution, Attention, LearnedScalar, LearnedGain, Norm)
 
@@ -147,7 +146,7 @@ def with_options(options: Options, **changes: Option) -> Options:
 def short(tensor: Tensor) -> float:
     """One number as its own precision writes it: 1e-06, not 9.99999997e-07."""
     number = float(tensor.detach())
-    short = tensor.detach().float().reshape(()).numpy()
+    short = tensor.detach().float().cpu().reshape(()).numpy()
     # A float64 that holds a float32 came from one: 0.7, not 0.699999988.
     return float(str(short)) if float(short) == number else number
 

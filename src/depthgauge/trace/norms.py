@@ -26,6 +26,12 @@ from depthgauge.trace.statistic import Statistic, argument, beside, centre, plai
 
 __all__ = ["gained", "norm", "scalenorm", "shifted"]
 
+#: The names of a state's axes, by how many there are.
+_AXES: Final[Mapping[int, tuple[str, ...]]] = {
+    2: ("batch", "width"),
+    3: ("batch", "tokens", "width"),
+    4: ("batch", "width", "space", "space"),
+}
 _QUOTIENTS: Final = ("div", "divide", "true_divide", "truediv")
 #: Where PyTorch's functions take gain, bias and eps.
 _PLACES: Final[Mapping[str, tuple[int, int, int]]] = {
@@ -183,7 +189,7 @@ def _spelled(region: Region, value: Traced) -> Value:
 
 
 def scalenorm(region: Region, i: int, gain: Value) -> Norm | None:
-    """``g x / max(|x|, eps)``, where value ``i`` is the quotient and ``gain`` the learned number."""
+    """``g x / max(|x|, eps)`` with value ``i`` as the quotient and ``gain`` as ``g``, or None."""
     if not isinstance(gain, LearnedScalar) or region.roles.norm_of(i) is None:
         return None
     value = region.values[i]
@@ -228,7 +234,8 @@ def _divisor(region: Region, value: Traced) -> tuple[Statistic | None, tuple[int
         s = statistic(region, by) if region.values[by].data else None
         if s is None or not s.rooted or s.inverse == dividing or not beside(region, by, x, s.axes):
             continue
-        at, factors = plain(region, x), []
+        at = plain(region, x)
+        factors: list[int] = []
         while True:
             over = centre(region, at, s.axes) if s.centred else at
             if over == s.of:
@@ -261,9 +268,8 @@ def _over(region: Region, s: Statistic) -> dict[str, Option] | None:
     width = region.axis - len(state) + len(shape)
     if s.axes == (width,) and len(shape) <= len(state):
         return {"axis": None}
-    names = ("batch", "tokens")[: len(shape) - 1] + ("width",)
-    if region.axis == 1 and len(shape) == 4:
-        names = ("batch", "width", "space", "space")
+    images = region.axis == 1 and len(shape) == 4
+    names = _AXES.get(len(shape), ()) if images or len(shape) < 4 else ()
     if len(shape) != len(state):
         return None
     if len(names) != len(shape):

@@ -435,6 +435,9 @@ class _Region:
         called = self._elsewhere.setdefault(name, [])
         if i not in called:
             called.append(i)
+        entry = (self.roles.graph.path(i), self.values[i].path or name)
+        if not self.values[i].data and entry not in self.opaque:
+            self.opaque.append(entry)
         place = called.index(i)
         return Opaque(f"{name} {place + 1}" if place else name)
 

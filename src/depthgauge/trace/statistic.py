@@ -110,7 +110,9 @@ def _squared(region: Region, i: int) -> int | None:
     return value.inputs[0] if twice and value.name not in _QUOTIENTS else None
 
 
-def _centred(region: Region, i: int, axes: tuple[int, ...]) -> tuple[int, tuple[int, ...], int, bool]:
+def _centred(
+    region: Region, i: int, axes: tuple[int, ...]
+) -> tuple[int, tuple[int, ...], int, bool]:
     """The first four numbers of a statistic of value ``i``, which may be less its own mean."""
     i = plain(region, i)
     base = centre(region, i, axes)
@@ -131,7 +133,7 @@ def centre(region: Region, i: int, axes: tuple[int, ...]) -> int | None:
 
 
 def beside(region: Region, i: int, x: int, axes: tuple[int, ...]) -> bool:
-    """Whether value ``i``, reduced over ``axes``, has the shape that meets ``x`` where it should."""
+    """Whether value ``i``, reduced over ``axes``, has a shape that meets ``x`` where it should."""
     shape, whole = region.values[i].shape, region.values[x].shape
     kept = tuple(1 if a in axes else size for a, size in enumerate(whole))
     lost = next((a for a, size in enumerate(kept) if size != 1), len(kept))
@@ -200,7 +202,8 @@ def _changed(region: Region, value: Traced, s: Statistic) -> Statistic | None:
     if name in _QUOTIENTS and number > 0 and behind and not value.options.get("rounding_mode"):
         return replace(s, factor=s.factor * number if s.inverse else s.factor / number)
     if (name == "rdiv" or name in _QUOTIENTS) and number > 0:
-        return replace(s, inverse=not s.inverse, factor=s.factor * number ** (1 if s.inverse else -1))
+        factor = s.factor * number if s.inverse else s.factor / number
+        return replace(s, inverse=not s.inverse, factor=factor)
     return None
 
 
