@@ -336,6 +336,10 @@ CONSTANTS: dict[str, tuple[Callable[[Any, Tensor, int], Tensor], list[tuple[int,
         lambda m, x, i: x + m.channels * inside(m, x, i),
         [(3, 'opaque("channels")')],
     ),
+    "one a channel, in another shape": (
+        lambda m, x, i: x + m.channels.view(1, -1) * inside(m, x, i),
+        [(3, 'opaque("channels")')],
+    ),
     "by chance": (lambda m, x, i: x + torch.rand(()) * inside(m, x, i), [(3, 'opaque("rand")')]),
 }
 

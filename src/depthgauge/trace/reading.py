@@ -619,11 +619,11 @@ class _Region:
             if math.prod(whole.shape) != math.prod(self.values[whole.inputs[0]].shape):
                 break
             whole = self.values[whole.inputs[0]]
-        tensor = self.tensor(whole.index)
+        tensor = self.tensor(whole.index) if whole.kind == "parameter" else None
         if whole.kind == "shape" and whole.name in ("getitem", "unbind"):
             tensor = self._row(whole)
         if tensor is None:
-            raise Unsayable(value.index, value.path or value.name)
+            raise Unsayable(value.index, whole.path or value.name)
         mark = f"{whole.index}"
         if tensor.numel() == 1:
             return LearnedScalar(Number(short(tensor)), mark)
@@ -633,7 +633,8 @@ class _Region:
 
     def _row(self, value: Traced) -> Tensor | None:
         """One row of a table of parameters."""
-        table = self.tensor(value.inputs[0])
+        held = self.values[value.inputs[0]]
+        table = self.tensor(held.index) if held.kind == "parameter" else None
         places = value.args[1:2] if value.name == "getitem" else (value.item,)
         if table is None or not places or (value.name == "unbind" and any(value.args[1:])):
             return None
