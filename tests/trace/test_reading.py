@@ -211,6 +211,174 @@ WRITTEN: dict[str, tuple[Callable[[Written, Tensor, int], Tensor], str]] = {
 }
 
 
+def length(x: Tensor, p: float = 2) -> Tensor:
+    return x.norm(p=p, dim=-1, keepdim=True)  # type: ignore[no-any-return]
+
+
+class Constants(Written):
+    """A number as a buffer, one of several, one that is no buffer, and one a channel."""
+
+    def __init__(self, function: Callable[[Written, Tensor, int], Tensor]) -> None:
+        super().__init__(function)
+        self.register_buffer("quarter", torch.tensor(0.25))
+        self.register_buffer("channels", torch.full((8,), 0.25))
+        self.register_buffer("several", torch.tensor([0.5, 0.25, 0.125]))
+        self.plain = torch.tensor(0.3)
+
+
+#: Norms by length: the language has one, with a learned number in front. Others stay opaque.
+LENGTHS: dict[str, tuple[Callable[[Written, Tensor, int], Tensor], str]] = {
+    "ScaleNorm": (
+        lambda m, x, i: x + inside(m, x / length(x).clamp(min=1e-3) * m.scale[i], i),
+        "scalenorm(h, eps=0.001, gain=0.25)",
+    ),
+    "the gain in front": (
+        lambda m, x, i: x + inside(m, m.scale[i] * x / length(x).clamp_min(1e-5), i),
+        "scalenorm(h, gain=0.25)",
+    ),
+    "F.normalize": (
+        lambda m, x, i: x + inside(m, F.normalize(x, dim=-1) * m.scale[i], i),
+        "scalenorm(h, eps=1e-12, gain=0.25)",
+    ),
+    "over the batch": (
+        lambda m, x, i: x + inside(m, x / x.norm(dim=0).clamp(min=1e-5) * m.scale[i], i),
+        'scalenorm(h, axis="batch", gain=0.25)',
+    ),
+    "eps beside the length": (
+        lambda m, x, i: x + inside(m, x / (length(x) + 1e-2), i),
+        f'{1 / math.sqrt(8)!r} * rmsnorm(h, eps=0.00353553390593, eps_at="outside")',
+    ),
+    "no gain": (
+        lambda m, x, i: x + inside(m, F.normalize(x, dim=-1), i),
+        'opaque("normalize", h)',
+    ),
+    "a gain a channel": (
+        lambda m, x, i: x + inside(m, m.gain[i] * (x / length(x).clamp(min=1e-5)), i),
+        'gain(1e-05) * opaque("norm by length", h)',
+    ),
+    "the sum of magnitudes": (
+        lambda m, x, i: x + inside(m, x / length(x, p=1).clamp(min=1e-5) * m.scale[i], i),
+        'scalar(0.25) * opaque("norm", h)',
+    ),
+    "F.normalize by the largest": (
+        lambda m, x, i: x + inside(m, F.normalize(x, p=math.inf, dim=-1) * m.scale[i], i),
+        'scalar(0.25) * opaque("normalize", h)',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_norms_by_length(name: str) -> None:
+    function, norm = LENGTHS[name]
+    torch.manual_seed(0)
+    found = blocks(Written(function), torch.randn(4, 8))
+    assert found == [(3, f"h = h + W(relu(W({norm}, out=2*n)))")]
+
+
+def standardised(x: Tensor, **options: Any) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True, **options) + 1e-6)
+
+
+#: Statistics that are a norm's up to a factor, and some that are no norm's.
+STATISTICS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "the biased deviation": (
+        lambda x: standardised(x, unbiased=False),
+        'layernorm(h, eps=1e-06, eps_at="outside")',
+    ),
+    "the unbiased deviation": (
+        standardised,
+        f'{(7 / 8) ** 0.5!r} * layernorm(h, eps=9.35414346693e-07, eps_at="outside")',
+    ),
+    "without eps": (lambda x: x * x.pow(2).mean(-1, keepdim=True).rsqrt(), "rmsnorm(h, eps=0)"),
+    "a sum for a mean": (
+        lambda x: x / (x.pow(2).sum(-1, keepdim=True) + 8e-3).sqrt(),
+        f"{1 / math.sqrt(8)!r} * rmsnorm(h, eps=0.001)",
+    ),
+    "twice the root": (
+        lambda x: x / (2 * (x.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt()),
+        "0.5 * rmsnorm(h, eps=0.001)",
+    ),
+    "the fourth power": (
+        lambda x: x * (x.pow(4).mean(-1, keepdim=True) + 1e-6).rsqrt(),
+        'opaque("norm", h)',
+    ),
+    "another's mean": (
+        lambda x: (x - x.mean(0, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-6).sqrt(),
+        'opaque("norm", h)',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_norms_by_their_statistic(name: str) -> None:
+    function, norm = STATISTICS[name]
+    torch.manual_seed(0)
+    model = Written(lambda m, x, i: x + inside(m, function(x), i))
+    expected = [(3, f"h = h + W(relu(W({norm}, out=2*n)))")]
+    assert blocks(model.double(), torch.randn(4, 8, dtype=torch.float64)) == expected
+
+
+#: Constants that are numbers, and some that are none.
+CONSTANTS: dict[str, tuple[Callable[[Any, Tensor, int], Tensor], list[tuple[int, str]]]] = {
+    "a buffer": (lambda m, x, i: x + m.quarter * inside(m, x, i), [(3, "0.25")]),
+    "divided by one": (lambda m, x, i: x + inside(m, x, i) / m.quarter, [(3, "4")]),
+    "computed": (
+        lambda m, x, i: x + (1 - m.quarter).sqrt() * inside(m, x, i),
+        [(3, "0.8660254")],
+    ),
+    "no buffer": (lambda m, x, i: x + m.plain * inside(m, x, i), [(3, "0.3")]),
+    "made on the way": (lambda m, x, i: x + torch.tensor(0.5) * inside(m, x, i), [(3, "0.5")]),
+    "one of several": (
+        lambda m, x, i: x + m.several[i] * inside(m, x, i),
+        [(1, "0.5"), (1, "0.25"), (1, "0.125")],
+    ),
+    "one a channel": (
+        lambda m, x, i: x + m.channels * inside(m, x, i),
+        [(3, 'opaque("channels")')],
+    ),
+    "one a channel, in another shape": (
+        lambda m, x, i: x + m.channels.view(1, -1) * inside(m, x, i),
+        [(3, 'opaque("channels")')],
+    ),
+    "by chance": (lambda m, x, i: x + torch.rand(()) * inside(m, x, i), [(3, 'opaque("rand")')]),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_of_one_number_are_numbers(name: str) -> None:
+    function, factors = CONSTANTS[name]
+    torch.manual_seed(0)
+    part = "W(relu(W(h, out=2*n)))"
+    expected = [(times, f"h = h + {factor} * {part}") for times, factor in factors]
+    assert blocks(Constants(function), torch.randn(4, 8)) == expected
+
+
+def test_a_table_is_no_gain() -> None:
+    """One number a token and channel is neither a learned number nor one a channel."""
+    torch.manual_seed(0)
+
+    def function(m: Any, x: Tensor, i: int) -> Tensor:
+        y: Tensor = m.table * inside(m, x, i)
+        return x + y
+
+    model = Written(function)
+    model.table = nn.Parameter(torch.ones(4, 8))
+    found = blocks(model, torch.randn(5, 4, 8))
+    assert found == [(3, 'h = h + opaque("table") * W(relu(W(h, out=2*n)))')]
+
+
+def test_two_constants_are_not_called_alike() -> None:
+    """Equal opaque values are one value, so that two have two names."""
+    torch.manual_seed(0)
+
+    def function(m: Any, x: Tensor, i: int) -> Tensor:
+        return x + torch.rand(()) * inside(m, x, i) + torch.rand(()) * inside(m, x.tanh(), i)
+
+    (found,) = blocks(Written(function), torch.randn(4, 8))
+    assert 'opaque("rand")' in found[1]
+    assert 'opaque("rand 2")' in found[1]
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_somebody_wrote(name: str) -> None:
     function, expected = WRITTEN[name]

@@ -64,12 +64,14 @@ class Standardise:
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and mean square over the axes, which are kept with size 1."""
-        mean = x.mean(self.axes, keepdim=True) if self.centred else x.new_zeros(())
+        if not self.centred:
+            return x.new_zeros(()), x.square().mean(self.axes, keepdim=True)
+        mean = x.mean(self.axes, keepdim=True)
         return mean, (x - mean).square().mean(self.axes, keepdim=True)
 
     def apply(self, x: Tensor, mean: Tensor, square: Tensor) -> Tensor:
         root = (square + self.eps).sqrt() if self.inside else square.sqrt() + self.eps
-        return (x - mean) / root
+        return (x - mean if self.centred else x) / root
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.inside:

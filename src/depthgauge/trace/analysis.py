@@ -6,6 +6,7 @@ broken or where there is none at all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,8 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
+from depthgauge.equation.nodes import Block
 from depthgauge.equation.text import to_text
-from depthgauge.trace.blocks import bare, folded
+from depthgauge.trace.blocks import bare, folded, marks, unmarked
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
 from depthgauge.trace.paths import merges_between, states
@@ -61,6 +63,14 @@ class Track:
                 out.append(self.steps[start + k * unit : start + (k + 1) * unit])
         return out
 
+    @property
+    def shared(self) -> int:
+        """How many layers and learned numbers stand in more than one block."""
+        uses: Counter[str] = Counter()
+        for steps in self.blocks:
+            uses.update(set(marks([s.equation.marked for s in steps if s.equation])))
+        return sum(times > 1 for times in uses.values())
+
     def equations(self, short: bool = False) -> list[tuple[int, str]]:
         """Repetitions and text of each fold: ``(12, "h = ...; h = ...")``.
 
@@ -68,10 +78,18 @@ class Track:
         """
         found = []
         for start, unit, times in self.folds:
-            blocks = [s.equation.block for s in self.steps[start : start + unit] if s.equation]
-            text = "; ".join(to_text(bare(block) if short else block) for block in blocks)
-            found.append((times, text))
+            block = self._unit(start, unit, times)
+            found.append((times, to_text(bare(block) if short else block)))
         return found
+
+    def _unit(self, start: int, unit: int, times: int) -> Block:
+        """The steps that repeat as one block; what they share has a name if every time they do."""
+        read = [s.equation for s in self.steps[start : start + unit * times] if s.equation]
+        rounds = [read[k : k + unit] for k in range(0, len(read), unit)]
+        shared = {unmarked([e.marked for e in equations]) for equations in rounds}
+        if len(shared) == 1:
+            return shared.pop()
+        return Block(tuple(s for e in rounds[0] for s in e.block.statements))
 
 
 @dataclass
@@ -112,6 +130,10 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
             end = step.link.merge.value if step.link else step.after
             step.equation = reader.read(step.before, step.after, foreign, terms, source, end)
         track.folds = folded([step.equation.block for step in track.steps if step.equation])
+        if shared := track.shared:
+            what = "layers and learned numbers that several blocks share"
+            reason = f"{what}, read as each block's own: {shared}"
+            fallback.append((track.stream.name, reason))
     return Analysis(roles, found, tracks, disagreements, fallback)
 
 
@@ -243,6 +265,7 @@ def _plain(
     name = _name(roles, kept)
     joined = _unlinked(roles, name, on_path)
     disagreements += joined
+    kept = [i for i in kept if i == end or not _mixed(roles, i)]
     every = sorted({*read, end})
     if len(kept) < len(every) and (joined or len(kept) < 3 <= len(read)):
         kept = every
@@ -259,6 +282,14 @@ def _plain(
     stream = Stream(source, [])
     stream.name = _name(roles, kept)
     return Track(stream, steps)
+
+
+def _mixed(roles: Roles, i: int) -> bool:
+    """Whether value ``i`` is what attention's products make: half an attention is no layer."""
+    at = roles.values[i]
+    while at.kind in ("shape", "drop") and at.inputs:
+        at = roles.values[at.inputs[0]]
+    return at.kind in ("attend", "contract") and roles.layers(at.index) == 2
 
 
 def _name(roles: Roles, values: Sequence[int]) -> str:

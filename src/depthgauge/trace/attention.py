@@ -26,7 +26,8 @@ def fused(region: Region, value: Traced) -> Value:
     heads = numbers[1] if len(numbers) > 1 else heads
     causal = bool(value.options.get("is_causal"))
     bias = any(region.values[i].path.endswith("bias") for i in value.inputs)
-    return Attention(region.value(query), Number(float(heads)), causal, None, None, bias)
+    name = f"{value.inputs[3]}" if len(value.inputs) > 3 else f"{value.index}"
+    return Attention(region.value(query), Number(float(heads)), causal, None, None, bias, name)
 
 
 def attention(region: Region, value: Traced) -> Value | None:
@@ -61,10 +62,11 @@ def attention(region: Region, value: Traced) -> Value | None:
         return Opaque(name, (x,), Number(4.0))
     causal = bool(at.options.get("is_causal", len(at.args) > 5 and at.args[5] is True))
     bias = len(value.inputs) > 2
+    weight = value.inputs[1 if value.name == "linear" else -1]
     given = at.options.get("scale", at.args[6] if len(at.args) > 6 else None)
     usual = isinstance(given, float) and math.isclose(given, shape[-1] ** -0.5)
     scale = None if given is None or usual else Number(float(given))
-    return Attention(x, Number(float(heads)), causal, scale, None, bias)
+    return Attention(x, Number(float(heads)), causal, scale, None, bias, f"{weight}")
 
 
 def _heads(region: Region, i: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -15,7 +15,9 @@ from torch import Tensor
 
 from depthgauge.equation.functions import ACTIVATIONS, NORMS
 from depthgauge.equation.nodes import (
+    SCALARS,
     Activation,
+    Add,
     Attention,
     Block,
     Constant,
@@ -39,9 +41,13 @@ from depthgauge.equation.nodes import (
     Value,
     children,
     rewrite,
+    walk,
 )
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.roles import Roles
+
+#: What is marked by the value that it is while blocks are read, of a norm by role.
+_MARKED: Final = (Linear, Convolution, Attention, LearnedScalar, LearnedGain, Norm)
 
 
 class Unsayable(Exception):
@@ -73,6 +79,18 @@ class Region(Protocol):
 
     def tensor(self, i: int) -> Tensor | None:
         """The parameter that value ``i`` is."""
+        ...
+
+    def number(self, operand: Any) -> float | None:
+        """An operand that is a number, or a tensor that holds one and that nothing computes."""
+        ...
+
+    def learned(self, i: int) -> Value:
+        """The node of value ``i``, which parameters and numbers alone make."""
+        ...
+
+    def vector(self, i: int) -> LearnedGain | None:
+        """Value ``i`` if it is a parameter with numbers along one axis."""
         ...
 
 
@@ -128,7 +146,7 @@ def with_options(options: Options, **changes: Option) -> Options:
 def short(tensor: Tensor) -> float:
     """One number as its own precision writes it: 1e-06, not 9.99999997e-07."""
     number = float(tensor.detach())
-    short = tensor.detach().float().reshape(()).numpy()
+    short = tensor.detach().float().cpu().reshape(()).numpy()
     # A float64 that holds a float32 came from one: 0.7, not 0.699999988.
     return float(str(short)) if float(short) == number else number
 
@@ -155,6 +173,103 @@ def bare(block: Block) -> Block:
     found = rewrite(block, rule)
     assert isinstance(found, Block)
     return found
+
+
+def remarked(block: Block, own: Mapping[int, int]) -> Block:
+    """A marked block with other values in the places of its own."""
+
+    def rule(node: Node) -> Node:
+        if isinstance(node, _MARKED) and node.name:
+            return dataclasses.replace(node, name=_mapped(node.name, own))
+        return node
+
+    if all(a == b for a, b in own.items()):
+        return block
+    found = rewrite(block, rule)
+    assert isinstance(found, Block)
+    return found
+
+
+def _mapped(marks: str, own: Mapping[int, int]) -> str:
+    out = []
+    for word in marks.split():
+        role, colon, mark = word.rpartition(":")
+        number, dot, part = mark.partition(".")
+        out.append(f"{role}{colon}{own.get(int(number), int(number))}{dot}{part}")
+    return " ".join(out)
+
+
+def marks(blocks: Sequence[Block]) -> Counter[str]:
+    """How often each layer and learned number stands in marked blocks."""
+    return Counter(
+        word.rpartition(":")[2]
+        for block in blocks
+        for node in walk(block)
+        if isinstance(node, _MARKED)
+        for word in node.name.split()
+    )
+
+
+def unmarked(blocks: Sequence[Block]) -> Block:
+    """Marked blocks as one, in which names stand for what is in it more than once.
+
+    Layers get the language's names for tied weights; learned numbers are named in front.
+    """
+    uses = marks(blocks)
+    words: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    lets: dict[str, Let] = {}
+
+    def named(mark: str, word: str) -> str:
+        if uses[mark] < 2:
+            return ""
+        if mark not in names:
+            words[word] += 1
+            names[mark] = f"{word}{words[word]}"
+        return names[mark]
+
+    def learned(node: LearnedScalar | LearnedGain) -> Value:
+        bare = dataclasses.replace(node, name="")
+        name = named(node.name, "s" if isinstance(node, LearnedScalar) else "g")
+        if not name:
+            return bare
+        lets.setdefault(name, Let(name, bare))
+        return Local(name)
+
+    def rule(node: Node) -> Node:
+        match node:
+            case Linear():
+                return dataclasses.replace(node, name=named(node.name, "W") or "W")
+            case Convolution():
+                return dataclasses.replace(node, name=named(node.name, "C"))
+            case Attention():
+                return dataclasses.replace(node, name=named(node.name, "A"))
+            case LearnedScalar() | LearnedGain():
+                return learned(node)
+            case Norm():
+                return _untied(node, uses, learned)
+        return node
+
+    found = [rewrite(statement, rule) for block in blocks for statement in block.statements]
+    return Block((*lets.values(), *found))  # type: ignore[arg-type]
+
+
+def _untied(
+    norm: Norm, uses: Mapping[str, int], learned: Callable[[LearnedScalar | LearnedGain], Value]
+) -> Value:
+    """The norm, with a gain or a bias that stands elsewhere too beside it, under its name there."""
+    options = dict(norm.options)
+    own = dict(word.split(":") for word in norm.name.split())
+    if all(uses[mark] < 2 for mark in own.values()):
+        return dataclasses.replace(norm, name="")
+    gain, bias = options.get("gain"), options.get("bias")
+    plain = with_options(norm.options, **{k: {"gain": None, "bias": False}[k] for k in own})
+    out: Value = Norm(norm.kind, norm.value, plain)
+    if "gain" in own and isinstance(gain, SCALARS):
+        out = Product(learned(LearnedGain(gain, own["gain"])), out)
+    if "bias" in own and bias:
+        out = Add(out, learned(LearnedGain(Number(0.0), own["bias"])))
+    return out
 
 
 def filled(defaults: Mapping[str, Option]) -> Options:

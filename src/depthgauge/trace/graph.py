@@ -78,11 +78,13 @@ class Call(NamedTuple):
 
 @dataclass
 class Graph:
-    """The values and calls of one pass; ``outputs`` are the numbers of what the model returned."""
+    """The values and calls of one pass; ``outputs`` are the numbers of what the model returned,
+    ``constants`` the tensors of one number each that neither data nor parameters enter."""
 
     values: list[Value] = field(default_factory=list)
     calls: list[Call] = field(default_factory=lambda: [Call("", -1, "")])
     outputs: tuple[int, ...] = ()
+    constants: dict[int, Any] = field(default_factory=dict)
     _flow: list[tuple[int, ...]] = field(default_factory=list, repr=False)
 
     @property

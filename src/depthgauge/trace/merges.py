@@ -19,6 +19,8 @@ from depthgauge.trace.roles import KINDS_OF_PATH, Roles, worst
 
 __all__ = ["Merge", "chain", "find", "local", "merges"]
 
+#: Kinds of path on which a stream stays the same stream.
+_KEPT = ("identity", "scaled", "per-channel")
 _OLDER = 24  # states that a delayed branch may have begun at, at most
 _LONGEST = 64  # values on a weight-free path, at most
 
@@ -165,14 +167,16 @@ def _delayed(roles: Roles, i: int, nodes: list[int], absorbed: list[int]) -> Mer
     for skip in nodes:
         back = chain(roles, skip)
         root = next((t for t in back if roles.values[t].kind == "sum"), None)
-        if root is None or back[root] != "identity" or find(roles, root) is None:
+        if root is None or back[root] not in (*_KEPT, "normed") or find(roles, root) is None:
             continue
         others = [n for n in nodes if n != skip and roles.values[n].data]
         starts = [_start(roles, n, root) for n in others]
         known = tuple(start for start in starts if start is not None)
-        if others and len(known) == len(others):
+        # Behind a norm, only what reads the batch itself again: an older state may be another's.
+        injected = all(roles.values[start].kind == "input" for start in known)
+        if others and len(known) == len(others) and (back[root] in _KEPT or injected):
             branches = tuple((n,) for n in others)
-            return Merge(i, root, skip, "identity", branches, tuple(absorbed), known)
+            return Merge(i, root, skip, back[root], branches, tuple(absorbed), known)
     return None
 
 
@@ -190,7 +194,7 @@ def _start(roles: Roles, term: int, root: int) -> int | None:
         at = todo.pop()
         for node, _ in roles.terms(at) if roles.values[at].kind == "sum" else ():
             for t, kind in chain(roles, node).items():
-                if kind in ("identity", "scaled", "per-channel", "normed") and t not in seen:
+                if kind in (*_KEPT, "normed") and t not in seen:
                     seen.add(t)
                     older.append(t)
                     todo.append(t)

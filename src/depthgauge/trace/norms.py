@@ -2,145 +2,292 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Final
 
-from torch import Tensor
-
-from depthgauge.equation.functions import NORMS
-from depthgauge.equation.nodes import Norm, Number, Option, Value
-from depthgauge.trace.blocks import Region, Unsayable, uniform
+from depthgauge.equation.functions import AXES, NORMS
+from depthgauge.equation.nodes import (
+    Add,
+    LearnedGain,
+    LearnedScalar,
+    Norm,
+    Number,
+    Option,
+    Product,
+    Scalar,
+    Scale,
+    Value,
+)
+from depthgauge.trace.blocks import Region, Unsayable, scaled, ungained, with_options
 from depthgauge.trace.graph import Ref
 from depthgauge.trace.graph import Value as Traced
+from depthgauge.trace.statistic import Statistic, argument, beside, centre, plain, statistic
 
-__all__ = ["norm"]
+__all__ = ["gained", "norm", "scalenorm", "shifted"]
+
+#: The names of a state's axes, by how many there are.
+_AXES: Final[Mapping[int, tuple[str, ...]]] = {
+    2: ("batch", "width"),
+    3: ("batch", "tokens", "width"),
+    4: ("batch", "width", "space", "space"),
+}
+_QUOTIENTS: Final = ("div", "divide", "true_divide", "truediv")
+#: Where PyTorch's functions take gain, bias and eps.
+_PLACES: Final[Mapping[str, tuple[int, int, int]]] = {
+    "layer_norm": (2, 3, 4),
+    "rms_norm": (2, 99, 3),
+    "batch_norm": (3, 4, 7),
+    "instance_norm": (3, 4, 7),
+    "group_norm": (2, 3, 4),
+}
+#: ``F.rms_norm``'s own eps, that of float32.
+_SMALLEST: Final = 1.1920928955078125e-07
 
 
-def norm(region: Region, value: Traced, base: int) -> Value:
-    kind, options = _kind(region, value)
-    filled = dict(NORMS[kind])
-    for name, found in options.items():
-        if name in filled:
-            filled[name] = found
-    return Norm(kind, region.value(base), tuple(filled.items()))
+def norm(region: Region, value: Traced, base: int) -> Value | None:
+    """The norm that value ``value`` is of ``base``; None for an activation that is none after all.
 
-
-def _kind(region: Region, value: Traced) -> tuple[str, dict[str, Option]]:
-    name, given = value.name, value.options
-    if name in ("layer_norm", "rms_norm"):
-        if len(_sizes(value)) > 1:
-            raise Unsayable(value.index, f"{name} over {len(_sizes(value))} axes")
-        kind = "layernorm" if name == "layer_norm" else "rmsnorm"
-        place = 4 if name == "layer_norm" else 3
-        eps = value.args[place] if len(value.args) > place else given.get("eps")
-        if eps is None and name == "rms_norm":
-            eps = 1.1920928955078125e-07
-        return kind, _affine(region, value, eps)
-    if name in ("batch_norm", "instance_norm", "normalize", "local_response_norm"):
-        if name == "batch_norm":
-            eps = value.args[7] if len(value.args) > 7 else given.get("eps", 1e-5)
-            return "batchnorm", _affine(region, value, eps)
-        raise Unsayable(value.index, name)
-    if name == "group_norm":
-        groups = value.args[1] if len(value.args) > 1 else given.get("num_groups", 1)
-        eps = value.args[4] if len(value.args) > 4 else given.get("eps", 1e-5)
-        return "groupnorm", {"groups": Number(float(groups)), **_affine(region, value, eps)}
-    if name in ("tanh", "erf"):
+    Raises Unsayable for a norm that the language has no word for.
+    """
+    if value.name in ("tanh", "erf"):
         return _bounded(region, value)
+    if value.name in _PLACES:
+        return _called(region, value, base)
+    if value.kind == "norm":
+        raise Unsayable(value.index, value.name)
     return _spelled(region, value)
 
 
-def _affine(region: Region, value: Traced, eps: Any) -> dict[str, Option]:
-    """Learnable gain and bias among a norm's inputs, told apart by what they begin with."""
-    out: dict[str, Option] = {"eps": Number(float(eps))} if isinstance(eps, float) else {}
-    learned = [j for j in value.inputs[1:] if region.values[j].kind == "parameter"]
-    if learned:
-        tensor = region.tensor(learned[0])
-        out["gain"] = Number(uniform(tensor) if tensor is not None else 1.0)
-    out["bias"] = len(learned) > 1
+def _made(kind: str, value: Value, options: Mapping[str, Option]) -> Norm:
+    """The norm with what was found of its options, the others by default."""
+    filled = {name: options.get(name, default) for name, default in NORMS[kind].items()}
+    return Norm(kind, value, tuple(filled.items()))
+
+
+# ------------------------------------------------------------------------- called by name
+
+
+def _called(region: Region, value: Traced, base: int) -> Value:
+    name = value.name
+    weight, bias, place = _PLACES[name]
+    eps = argument(value, place, ("eps",), None)
+    if eps is None:
+        eps = _SMALLEST if name == "rms_norm" else 1e-5
+    options: dict[str, Option] = {"eps": Number(float(eps))}
+    kind = name.replace("_", "")
+    if name in ("layer_norm", "rms_norm"):
+        sizes = argument(value, 1, ("normalized_shape",), ())
+        if isinstance(sizes, tuple) and len(sizes) > 1:
+            raise Unsayable(value.index, f"{name} over {len(sizes)} axes")
+    elif name == "group_norm":
+        options["groups"] = Number(float(argument(value, 1, ("num_groups",), 1)))
+    elif name == "instance_norm":
+        if len(value.shape) != 4 or argument(value, 5, ("use_input_stats",), True) is not True:
+            raise Unsayable(value.index, name)
+        kind, options["axis"] = "layernorm", "space"
+    out: Value = _made(kind, region.value(base), options)
+    for given, learn in (
+        (argument(value, weight, ("weight",), None), gained),
+        (argument(value, bias, ("bias",), None), shifted),
+    ):
+        if isinstance(given, Ref):
+            part: Value | None = region.vector(given)
+            if part is None:
+                part = region.learned(given)
+            elif learn is shifted:  # like a layer's bias, whatever it has learned
+                part = LearnedGain(Number(0.0), f"{int(given)}")
+            out = learn(out, part)
     return out
 
 
-def _number(tensor: Tensor | None, other: float) -> float:
-    return other if tensor is None or tensor.numel() != 1 else float(tensor.detach())
+def gained(value: Value, factor: Value) -> Value:
+    """``factor * value``: a norm without a gain takes a learned number a channel as its own."""
+    if isinstance(value, Scale) and isinstance(value.value, Norm):
+        inner = gained(value.value, factor)
+        if isinstance(inner, Norm):
+            return Scale(value.factor, inner)
+    plain = isinstance(value, Norm) and ungained(value) and "bias:" not in value.name
+    if isinstance(factor, LearnedGain) and isinstance(value, Norm) and plain:
+        options = with_options(value.options, gain=factor.initial)
+        return Norm(value.kind, value.value, options, f"gain:{factor.name} {value.name}".strip())
+    return Product(factor, value)
 
 
-def _bounded(region: Region, value: Traced) -> tuple[str, dict[str, Option]]:
+def shifted(value: Value, offset: Value) -> Value:
+    """``value + offset``: a norm without a bias takes a learned one that starts at 0 as its own."""
+    if (
+        isinstance(offset, LearnedGain) and offset.initial == Number(0.0)
+        and isinstance(value, Norm) and dict(value.options).get("bias") is False
+    ):  # fmt: skip
+        options = with_options(value.options, bias=True)
+        return Norm(value.kind, value.value, options, f"{value.name} bias:{offset.name}".strip())
+    return Add(value, offset)
+
+
+# ----------------------------------------------------------------------------- pointwise
+
+
+def _bounded(region: Region, value: Traced) -> Value | None:
+    """``tanh(alpha x)`` and ``erf(alpha x + shift)`` with learned numbers alpha and shift."""
     inner = region.values[value.inputs[0]]
-    shift = 0.0
+    options: dict[str, Option] = {}
     if inner.kind == "sum":
-        learned = [j for j in inner.inputs if not region.values[j].data]
-        tensor = region.tensor(learned[0]) if learned else None
-        shift = _number(tensor, 0.0)
+        shift = _learned_number(region, inner, "add")
+        if value.name == "tanh" or shift is None or inner.options.get("alpha", 1) != 1:
+            return None
+        options["shift"] = shift
         inner = region.values[region.roles.moving(inner.inputs)[0]]
-    alpha = next((j for j in inner.inputs if not region.values[j].data), None)
-    tensor = region.tensor(alpha) if alpha is not None else None
-    start = _number(tensor, 0.5)
-    if value.name == "tanh":
-        return "dyt", {"alpha": Number(start)}
-    return "derf", {"alpha": Number(start), "shift": Number(shift)}
+    elif value.name == "erf":
+        return None
+    alpha = _learned_number(region, inner, "mul")
+    if alpha is None:
+        return None
+    x = region.value(region.roles.moving(inner.inputs)[0])
+    return _made("dyt" if value.name == "tanh" else "derf", x, {"alpha": alpha, **options})
 
 
-def _spelled(region: Region, value: Traced) -> tuple[str, dict[str, Option]]:
-    """A norm written out: by which statistic, over which axes."""
-    x, statistic = value.inputs
-    if region.roles.values[x].kind == "reduce" or not region.values[x].data:
-        x, statistic = statistic, x
-    centred, axes, eps, length = False, None, None, False
-    todo, seen = [statistic], 0
-    while todo and seen < 24:
-        seen += 1
-        at = region.values[todo.pop()]
-        if at.kind == "sum" and region.roles.centred(at.index) is None:
-            numbers = [a for a in at.args if isinstance(a, float) and not isinstance(a, Ref)]
-            eps = numbers[0] if numbers else eps
-        if at.kind == "reduce":
-            axes = _axes(at) if axes is None else axes
-            length = at.name in ("linalg_vector_norm", "norm", "vector_norm", "linalg_norm")
-            centred = centred or at.name in ("var", "std", "var_mean", "std_mean")
-            under = region.roles.under(at)
-            centred = centred or any(region.roles.centred(j) is not None for j in under)
-        for j in region.roles.moving(at.inputs):
-            centred = centred or region.roles.centred(j) is not None
-            if at.kind != "reduce":
-                todo.append(j)
-    shape = region.values[x].shape
-    if length or axes is None:
-        raise Unsayable(value.index, "norm by length")
-    options: dict[str, Option] = {"eps": Number(eps)} if eps is not None else {}
-    over = sorted(a % len(shape) for a in axes)
-    others = [a for a in range(len(shape)) if a != region.axis]
-    if over == others and centred:
-        return "batchnorm", options
-    if centred and (groups := _groups(region, x, over)):
-        return "groupnorm", {"groups": Number(float(groups)), **options}
-    if over != [region.axis]:
+def _learned_number(region: Region, value: Traced, name: str) -> Scalar | None:
+    """What the learned number starts with that a sum or a product takes."""
+    others = [j for j in value.inputs if not region.values[j].data]
+    if value.name not in (name, "multiply" if name == "mul" else name) or len(others) != 1:
+        return None
+    found = region.learned(others[0])
+    return found.initial if isinstance(found, LearnedScalar) else None
+
+
+# --------------------------------------------------------------------------- written out
+
+
+def _spelled(region: Region, value: Traced) -> Value:
+    """A norm by its statistic; a factor that is left over stands in front of it."""
+    s, factors = _divisor(region, value)
+    if s is None:
+        raise Unsayable(value.index, "norm")
+    if s.floor:
+        gains = [region.learned(j) for j in factors]
+        if len(gains) == 1 and (found := _by_length(region, s, gains[0])) is not None:
+            return found
+        raise Unsayable(value.index, "norm" if s.centred else "norm by length")
+    kind, options = "layernorm" if s.centred else "rmsnorm", _over(region, s)
+    if s.centred and (groups := _groups(region, s)):
+        kind, options = "groupnorm", {"groups": Number(float(groups))}
+    if options is None:
         raise Unsayable(value.index, "norm over other axes")
-    return ("layernorm" if centred else "rmsnorm"), options
+    if s.inside and s.outside:
+        raise Unsayable(value.index, "norm with two eps")
+    options["eps"] = Number(_tidy(s.outside or s.inside))
+    if s.outside:
+        options["eps_at"] = "outside"
+    if kind == "layernorm" and s.axes == _others(region, s):
+        kind, options["axis"] = "batchnorm", None
+    factor = 1.0 if math.isclose(s.factor, 1.0) else 1 / s.factor
+    out = scaled(factor, _made(kind, region.value(s.of), options))
+    for j in factors:
+        out = gained(out, region.learned(j))
+    return out
 
 
-def _groups(region: Region, x: int, over: Sequence[int]) -> int:
+def scalenorm(region: Region, i: int, gain: Value) -> Norm | None:
+    """``g x / max(|x|, eps)`` with value ``i`` as the quotient and ``gain`` as ``g``, or None."""
+    if not isinstance(gain, LearnedScalar) or region.roles.norm_of(i) is None:
+        return None
+    value = region.values[i]
+    normalises = value.name == "normalize"
+    s, factors = (_normalised(region, value), ()) if normalises else _divisor(region, value)
+    return None if s is None or factors else _by_length(region, s, gain)
+
+
+def _by_length(region: Region, s: Statistic, gain: Value) -> Norm | None:
+    if not isinstance(gain, LearnedScalar) or not s.length:
+        return None
+    options = _over(region, s)
+    if options is None:
+        return None
+    options["eps"] = Number(_tidy(s.floor * s.factor))
+    start, root = gain.initial, math.sqrt(region.width)
+    if not (isinstance(start, Number) and math.isclose(start.value, root, rel_tol=1e-6)):
+        options["gain"] = start  # else it is the default, sqrt(n)
+    return _made("scalenorm", region.value(s.of), options)
+
+
+def _normalised(region: Region, value: Traced) -> Statistic | None:
+    """``F.normalize`` as the quotient that it is."""
+    x, axis = plain(region, value.inputs[0]), argument(value, 2, ("dim",), 1)
+    eps = argument(value, 3, ("eps",), 1e-12)
+    shape = region.values[x].shape
+    if argument(value, 1, ("p",), 2.0) != 2 or not isinstance(axis, int):
+        return None
+    axes = (axis % len(shape),)
+    root = math.sqrt(shape[axes[0]])
+    return Statistic(x, axes, shape[axes[0]], False, factor=root, floor=eps / root, rooted=True)
+
+
+def _divisor(region: Region, value: Traced) -> tuple[Statistic | None, tuple[int, ...]]:
+    """What value ``value`` divides by, if that is a statistic of all that it divides but learned
+    factors, which stand beside it."""
+    if value.kind != "product" or len(value.inputs) != 2:
+        return None, ()
+    dividing = value.name in _QUOTIENTS
+    left, right = value.inputs
+    for x, by in ((left, right),) if dividing else ((left, right), (right, left)):
+        s = statistic(region, by) if region.values[by].data else None
+        if s is None or not s.rooted or s.inverse == dividing or not beside(region, by, x, s.axes):
+            continue
+        at = plain(region, x)
+        factors: list[int] = []
+        while True:
+            over = centre(region, at, s.axes) if s.centred else at
+            if over == s.of:
+                return s, tuple(factors)
+            inner = region.values[at]
+            learned = [j for j in inner.inputs if not region.values[j].data]
+            moving = [j for j in inner.inputs if region.values[j].data]
+            if inner.name not in ("mul", "multiply") or len(learned) != 1 or len(moving) != 1:
+                break
+            factors += learned
+            at = plain(region, moving[0])
+    return None, ()
+
+
+def _tidy(number: float) -> float:
+    """1e-05 where rounding on the way has left 1.0000000000000003e-05."""
+    return float(f"{number:.12g}")
+
+
+def _others(region: Region, s: Statistic) -> tuple[int, ...]:
+    """The axes of the statistic's tensor without the one of channels."""
+    shape = region.values[s.of].shape
+    width = region.axis - len(region.values[region.before].shape) + len(shape)
+    return tuple(a for a in range(len(shape)) if a != width)
+
+
+def _over(region: Region, s: Statistic) -> dict[str, Option] | None:
+    """The axes by name, None where the language has no names for them."""
+    shape, state = region.values[s.of].shape, region.values[region.before].shape
+    width = region.axis - len(state) + len(shape)
+    if s.axes == (width,) and len(shape) <= len(state):
+        return {"axis": None}
+    images = region.axis == 1 and len(shape) == 4
+    names = _AXES.get(len(shape), ()) if images or len(shape) < 4 else ()
+    if len(shape) != len(state):
+        return None
+    if len(names) != len(shape):
+        return {"axis": None} if s.centred and s.axes == _others(region, s) else None
+    words = {names[a] for a in s.axes}
+    if s.axes != tuple(a for a, name in enumerate(names) if name in words):
+        return None
+    return {"axis": "+".join(word for word in AXES if word in words)}
+
+
+def _groups(region: Region, s: Statistic) -> int:
     """The groups that the width was folded into before a norm over one of them, or 0."""
-    at = region.values[x]
-    base = region.roles.centred(x)
-    shape = at.shape if base is None else region.values[base].shape
-    below = region.values[base if base is not None else x]
+    below = region.values[s.of]
     if below.kind != "shape" or not below.inputs:
         return 0
-    whole, p = region.values[below.inputs[0]].shape, region.axis
+    shape, whole, p = below.shape, region.values[below.inputs[0]].shape, region.axis
     folded = (*whole[:p], shape[p], -1, *whole[p + 1 :]) if len(shape) > p else ()
     fits = len(shape) == len(whole) + 1 and all(
         a == b for a, b in zip(shape, folded, strict=False) if b != -1
     )
-    return int(shape[p]) if fits and over == list(range(p + 1, len(shape))) else 0
-
-
-def _sizes(value: Traced) -> tuple[Any, ...]:
-    given = value.args[1] if len(value.args) > 1 else value.options.get("normalized_shape", ())
-    return given if isinstance(given, tuple) else (given,)
-
-
-def _axes(value: Traced) -> list[int]:
-    given = value.args[1] if len(value.args) > 1 else value.options.get("dim", -1)
-    found = given if isinstance(given, tuple) else (given,)
-    return [a for a in found if isinstance(a, int)]
+    return int(shape[p]) if fits and s.axes == tuple(range(p + 1, len(shape))) else 0

@@ -8,7 +8,6 @@ is never left out. Views, casts and dropout that is switched off say nothing and
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -47,17 +46,17 @@ from depthgauge.trace.blocks import (
     first,
     known,
     option_of,
+    remarked,
     scaled,
     shared,
     short,
-    ungained,
     uniform,
-    with_options,
+    unmarked,
 )
 from depthgauge.trace.graph import GRAFTED, Ref, common_path
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.merges import chain
-from depthgauge.trace.norms import norm
+from depthgauge.trace.norms import gained, norm, scalenorm, shifted
 from depthgauge.trace.readings import Activation as Seen
 from depthgauge.trace.roles import Roles
 
@@ -71,9 +70,14 @@ _LEADING: Final = ("identity", "scaled", "per-channel", "normed")
 
 @dataclass(frozen=True)
 class Equation:
-    """One block read back, the path of the module around it, and what in it was opaque."""
+    """One block read back, the path of the module around it, and what in it was opaque.
+
+    In ``marked`` every layer and learned number is called by the value that it is, in ``block`` by
+    a name of its own if it stands there twice.
+    """
 
     block: Block
+    marked: Block
     path: str
     opaque: tuple[tuple[str, str], ...] = ()
 
@@ -89,11 +93,8 @@ class Reader:
     parameters: Mapping[str, Tensor]
     activations: Mapping[int, Seen]
     composites: Mapping[int, Any]
-    _names: dict[int, str] = field(default_factory=dict)
     #: Blocks read so far, by what stands in their regions.
-    _known: dict[object, tuple[Block, tuple[tuple[str, str], ...], str]] = field(
-        default_factory=dict
-    )
+    _known: dict[object, _Read] = field(default_factory=dict)
 
     def read(
         self,
@@ -112,21 +113,36 @@ class Reader:
         inside the next module.
         """
         region = _Region(self, before, after, foreign, branches, initial, end)
-        key = region.key()
-        path = common_path(self.roles.graph.path(i) for i in region.inside if i <= region.end)
+        key, learned = region.key()
+        path = region.path
         if key not in self._known:
-            block = region.block()
-            self._known[key] = block, tuple(region.opaque), path
-        block, opaque, first = self._known[key]
-        # A region that reads like an earlier one hides the same, in its own modules.
+            marked = region.block()
+            block = unmarked([marked])
+            self._known[key] = _Read(block, marked, tuple(region.opaque), path, learned)
+        known = self._known[key]
+        # A region that reads like an earlier one hides the same, in its own modules, and has its
+        # own layers.
+        first = known.path
         here = tuple(
             (f"{path}{place[len(first) :]}" if place.startswith(first) else place, name)
-            for place, name in opaque
+            for place, name in known.opaque
         )
-        return Equation(block, path, here)
+        own = dict(zip(known.learned, learned, strict=True))
+        return Equation(known.block, remarked(known.marked, own), path, here)
 
     def tensor(self, i: int) -> Tensor | None:
         return self.parameters.get(self.roles.values[i].path)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What one region was read as, and the values of its layers and learned numbers in order."""
+
+    block: Block
+    marked: Block
+    opaque: tuple[tuple[str, str], ...]
+    path: str
+    learned: tuple[int, ...]
 
 
 class _Region:
@@ -149,7 +165,7 @@ class _Region:
         self.inside = self._between()
         self._memo: dict[int, Value] = {}
         self._hidden: dict[int, tuple[str, set[int]]] = {}  # opaque value -> name, what it hides
-        self._uses: Counter[str] = Counter()
+        self._elsewhere: dict[str, list[int]] = {}  # name -> values from elsewhere called so
 
     def _between(self) -> set[int]:
         """The values that ``after`` was computed from, down to the state and the foreign ones."""
@@ -181,6 +197,11 @@ class _Region:
         return shape[self.axis] if shape else 1
 
     @cached_property
+    def path(self) -> str:
+        """The path of the module around the region."""
+        return common_path(self.roles.graph.path(i) for i in self.inside if i <= self.end)
+
+    @cached_property
     def axis(self) -> int:
         """The state's axis of channels."""
         shape = self.values[self.before].shape
@@ -190,9 +211,10 @@ class _Region:
         )
         return 1 if images and len(shape) == 4 else len(shape) - 1
 
-    def key(self) -> object:
+    def key(self) -> tuple[object, tuple[int, ...]]:
         """Equal for regions that read alike: functions, arguments, sizes, how they hang together,
-        and the numbers that learned factors begin with."""
+        constants, and the numbers that learned factors begin with. Beside it the values that are
+        learned or constant, in order."""
         order = sorted(self.inside)
         places = {i: k for k, i in enumerate(order)}
         learned: dict[int, int] = {}
@@ -209,7 +231,7 @@ class _Region:
                 elif values[j].data:
                     row.append(self.foreign.get(j, j))
                 else:
-                    row += (learned.setdefault(j, len(learned)), self._begins(value, j))
+                    row += self._given(value, j, learned)
             # Numbers of values differ from region to region; how they hang together is above.
             row.append(len(value.args))
             for a in value.args:
@@ -220,14 +242,28 @@ class _Region:
             key = tuple(row)
             hash(key)
         except TypeError:  # an argument that cannot be compared
-            return object()
-        return key
+            return object(), tuple(learned)
+        return key, tuple(learned)
+
+    def _given(self, user: Traced, i: int, learned: dict[int, int]) -> list[object]:
+        """Value ``i``, which no data enters, as a part of the key: what it is computed from."""
+        if i in learned:
+            return [learned[i]]
+        learned[i] = len(learned)
+        value = self.values[i]
+        if value.kind == "parameter":
+            return [learned[i], value.shape, self._begins(user, i)]
+        row: list[object] = [learned[i], value.name, value.shape, self.number(Ref(i))]
+        row += map(_unnumbered, (*value.args, *value.options.items()))
+        for j in value.inputs:
+            row += self._given(value, j, learned)
+        return row
 
     def _begins(self, value: Traced, learned: int) -> object:
         """What a learned factor begins with; a layer's weights and biases do not matter, and of a
         norm's gain the first number stands for all."""
         shape = self.values[learned].shape
-        if value.kind in ("weights", "contract") or len(shape) > 1:
+        if value.kind in ("weights", "contract") or _wide(shape):
             return shape
         tensor = self.tensor(learned)
         if tensor is None:
@@ -269,11 +305,20 @@ class _Region:
             hidden = self._hidden.get(ends[0], ("", set()))[1] if ends else set()
             if len(ends) == 1 and len(hidden) < len(members):
                 single = sum(self.values[i].kind not in ("shape", "drop") for i in members) == 1
+                if single and not self.values[found.at].data:
+                    break  # what meets this constant can be said
                 name = found.name if single else graph.calls[call].type
                 self._hidden[ends[0]] = (name, members)
                 return
             call = graph.calls[call].parent
-        self._hidden[found.at] = (found.name, {found.at})
+        self._hidden[found.at] = (found.name, self._norm_at(found.at))
+
+    def _norm_at(self, at: int) -> set[int]:
+        """Value ``at``, with its statistic if it is a norm."""
+        base = self.roles.norm_of(at)
+        if base is None:
+            return {at}
+        return (self.roles.graph.ancestors([at], base + 1) & self.inside) - {base}
 
     def _branch_of(self, at: int) -> tuple[int, set[int]] | None:
         """The branch that holds value ``at``: its last term, and all of it but norms and factors
@@ -329,7 +374,10 @@ class _Region:
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
         entering = sorted({j for k in members for j in self.flow[k] if self._carries(j)} - members)
-        return Opaque(name, tuple(self.value(j) for j in entering), self._layers(members))
+        layers = self._layers(members)
+        if not entering and not layers.value:
+            return self._from_elsewhere(i, name)
+        return Opaque(name, tuple(self.value(j) for j in entering), layers)
 
     def _read(self, value: Traced) -> Value:
         """The language's node; a function called in a way that nobody foresaw has none."""
@@ -343,12 +391,12 @@ class _Region:
         if i < self.before or not value.data:
             return self._outside(value)
         base = self.roles.norm_of(i)
-        if (seen := self.reader.activations.get(i)) is not None and base is None:
+        if base is not None and (found := norm(self, value, base)) is not None:
+            return found
+        if (seen := self.reader.activations.get(i)) is not None:
             return self._activation(seen, value)
         if (whole := attention(self, value)) is not None:
             return whole
-        if base is not None:
-            return norm(self, value, base)
         match value.kind:
             case "shape" if value.item >= 0 and (layer := self._part_of_layer(value)):
                 return layer
@@ -371,16 +419,27 @@ class _Region:
 
     def _outside(self, value: Traced) -> Value:
         """A value from before the region, or one that no data enters."""
-        if value.kind == "parameter":
-            tensor = self.tensor(value.index)
-            if tensor is not None and tensor.numel() == 1:
-                return LearnedScalar(Number(short(tensor)))
-        if value.kind == "shape" and value.inputs and not value.data:
-            return self._outside(self.values[value.inputs[0]])
         if not value.data:
-            return Opaque(value.path or f"constant {value.name}")
+            try:
+                return self.learned(value.index)
+            except Unsayable:
+                return self._from_elsewhere(value.index, value.path or f"constant {value.name}")
         path = self.roles.graph.path(value.index)
-        return Opaque(path or value.path or "an earlier tensor")
+        return self._from_elsewhere(value.index, path or value.path or "an earlier tensor")
+
+    def _from_elsewhere(self, i: int, name: str) -> Opaque:
+        """A value that is not computed from the state, by its path inside the region's module; one
+        name is one value."""
+        if self.path and name.startswith(f"{self.path}."):
+            name = name[len(self.path) + 1 :]
+        called = self._elsewhere.setdefault(name, [])
+        if i not in called:
+            called.append(i)
+        entry = (self.roles.graph.path(i), self.values[i].path or name)
+        if not self.values[i].data and entry not in self.opaque:
+            self.opaque.append(entry)
+        place = called.index(i)
+        return Opaque(f"{name} {place + 1}" if place else name)
 
     def _activation(self, seen: Seen, value: Traced) -> Value:
         if seen.call in self.reader.composites:
@@ -409,7 +468,7 @@ class _Region:
         cut = value.shape[:-1] == whole.shape[:-1] and value.shape[-1] < whole.shape[-1]
         if not cut or not isinstance(layer, Linear):
             return None
-        return replace(layer, name="W", out=self._out(value.shape[-1]))
+        return replace(layer, name=f"{layer.name}.{value.item}", out=self._out(value.shape[-1]))
 
     def _plain_shape(self, value: Traced) -> bool:
         """Whether a view keeps all elements and the width where it was: says nothing."""
@@ -443,9 +502,10 @@ class _Region:
             if name == "rsub":
                 a, b = b, a
             sign = -1 if name in ("sub", "subtract", "isub", "rsub") else 1
-            offset = isinstance(b, LearnedGain) and sign > 0 and alpha == 1
-            if offset and isinstance(a, Norm) and dict(a.options).get("bias") is False:
-                return replace(a, options=with_options(a.options, bias=True))
+            if isinstance(a, LearnedGain) and isinstance(b, Norm) and sign > 0 and alpha == 1:
+                a, b = b, a
+            if isinstance(a, Norm) and sign > 0 and alpha == 1:
+                return shifted(a, b) if isinstance(b, LearnedGain) else self._ordered(a, b)
             return self._ordered(a, scaled(sign * alpha, b))
         if name in ("addmm", "baddbmm", "stack", "sum", "index_add", "scatter_add", "addcmul"):
             terms = self.roles.terms(i)
@@ -463,7 +523,7 @@ class _Region:
             return scaled(1 / len(terms), out)
         if name == "lerp":
             start, end, weight = (*value.args, value.options.get("weight"))[:3]
-            if isinstance(weight, int | float) and not isinstance(weight, Ref):
+            if (weight := self.number(weight)) is not None:
                 a, b = self._operand(start), self._operand(end)
                 return Add(scaled(1 - weight, a), scaled(weight, b))
         raise Unsayable(i, name)
@@ -473,6 +533,8 @@ class _Region:
         """A sum in which the stream stands first, whichever operand of the function it was, or a
         number that something is taken from."""
         taken = isinstance(b, Constant) and isinstance(a, Scale)
+        if b == Constant(Number(0.0)):
+            return a
         turned = taken or (carried(b) and not carried(a)) or (known(a) and not known(b))
         return Add(b, a) if turned else Add(a, b)
 
@@ -488,62 +550,113 @@ class _Region:
     def _operand(self, operand: Any) -> Value:
         if isinstance(operand, Ref):
             value = self.values[operand]
-            known = value.data or operand in self._hidden
-            return self.value(operand) if known else self._learned(value)
+            return self.value(operand) if value.data else self.learned(operand)
         if isinstance(operand, int | float):
             return Constant(Number(float(operand)))
         raise Unsayable(self.after, "an operand that is no tensor")
 
-    def _parameter(self, value: Traced) -> Value:
-        """A learned number, or one number a channel."""
-        tensor = self.tensor(value.index)
-        if tensor is None:
-            raise Unsayable(value.index, value.path)
-        if tensor.numel() == 1:
-            return LearnedScalar(Number(short(tensor)))
-        return LearnedGain(Number(uniform(tensor)))
+    def number(self, operand: Any) -> float | None:
+        """An operand that is a number, or a tensor that holds one and that nothing computes."""
+        if isinstance(operand, Ref):
+            tensor = self.roles.graph.constants.get(operand)
+            return None if tensor is None or tensor.is_complex() else short(tensor.reshape(()))
+        plain = isinstance(operand, int | float) and not isinstance(operand, bool)
+        return float(operand) if plain else None
 
     def _product(self, value: Traced) -> Value:
         divides = value.name in ("div", "divide", "true_divide", "truediv")
-        if value.name == "rdiv" or value.options.get("rounding_mode"):
+        if value.options.get("rounding_mode"):
             raise Unsayable(value.index, "division")
         left, right = self._two(value)
-        for x, factor in ((left, right), (right, left)):
-            if isinstance(factor, int | float) and not isinstance(factor, Ref):
-                if divides and factor is left:
-                    break
-                if divides and not factor:
-                    break
-                return scaled(1 / factor if divides else factor, self._operand(x))
-        if divides or not isinstance(left, Ref) or not isinstance(right, Ref):
+        for x, factor, turned in ((left, right, False), (right, left, True)):
+            number = self.number(factor)
+            if number is None or (value.name == "rdiv" or (divides and turned)):
+                continue
+            if not (divides and not number):
+                return scaled(1 / number if divides else number, self._operand(x))
+        refs = isinstance(left, Ref) and isinstance(right, Ref)
+        if divides or value.name == "rdiv" or not refs:
             raise Unsayable(value.index, "division")
         for x, factor in ((left, right), (right, left)):
-            inner = self.values[factor]
-            if not inner.data:
-                found, of = self._learned(inner), self.value(x)
-                if isinstance(found, LearnedGain) and isinstance(of, Norm) and ungained(of):
-                    return replace(of, options=with_options(of.options, gain=found.initial))
-                return Product(found, of)
+            if not self.values[factor].data:
+                found = self.learned(factor)
+                if (norm := scalenorm(self, x, found)) is not None:
+                    return norm
+                return gained(self._operand(x), found)
         return Product(self.value(left), self.value(right))
 
+    def learned(self, i: int) -> Value:
+        """The node of value ``i``, which parameters and numbers alone make."""
+        if i in self._hidden:
+            return self.value(i)
+        if i not in self._memo:
+            self._memo[i] = self._learned(self.values[i])
+        return self._memo[i]
+
     def _learned(self, value: Traced) -> Value:
-        """A value of parameters alone: a learned number, a gain, or a product of those."""
-        if value.kind == "parameter":
+        """A learned number, a gain, a constant, or what is computed from those."""
+        i = value.index
+        if (number := self.number(Ref(i))) is not None:
+            return Constant(Number(number))
+        if value.kind in ("parameter", "shape"):
             return self._parameter(value)
-        if value.kind == "shape" and len(value.inputs) == 1:
-            whole, place = self.values[value.inputs[0]], value.args[1:2]
-            table = self.tensor(whole.index)
-            if value.name == "getitem" and table is not None and math.prod(value.shape) == 1:
-                return LearnedScalar(Number(short(table[place[0]].reshape(()))))
-            return self._learned(whole)
-        if value.kind == "product" and len(value.inputs) == 2 and "div" not in value.name:
-            left, right = (self._learned(self.values[j]) for j in value.inputs)
-            return Product(left, right)
-        numbers = [a for a in value.args if isinstance(a, int | float) and not isinstance(a, Ref)]
-        if value.kind == "product" and len(value.inputs) == 1 and len(numbers) == 1:
-            number = 1 / numbers[0] if "div" in value.name else numbers[0]
-            return scaled(number, self._learned(self.values[value.inputs[0]]))
-        raise Unsayable(value.index, value.path or value.name)
+        if value.kind == "product":
+            return self._product(value)
+        if value.kind == "sum":
+            return self._sum(value)
+        if len(value.inputs) == 1 and value.name in ACTIVATIONS:
+            seen = self.reader.activations.get(i)
+            given = seen.options if seen is not None else {}
+            of = ACTIVATIONS[value.name]
+            options = tuple((k, option_of(given.get(k, default))) for k, default in of.items())
+            return Activation(value.name, self.learned(value.inputs[0]), options)
+        raise Unsayable(i, value.path or value.name)
+
+    def _parameter(self, value: Traced) -> Value:
+        """A learned number, or one number a channel, perhaps seen through views."""
+        whole = value
+        while whole.kind == "shape" and len(whole.inputs) == 1:
+            if math.prod(whole.shape) != math.prod(self.values[whole.inputs[0]].shape):
+                break
+            whole = self.values[whole.inputs[0]]
+        tensor = self.tensor(whole.index) if whole.kind == "parameter" else None
+        if whole.kind == "shape" and whole.name in ("getitem", "unbind"):
+            tensor = self._row(whole)
+        if tensor is None:
+            raise Unsayable(value.index, whole.path or value.name)
+        mark = f"{whole.index}"
+        if tensor.numel() == 1:
+            return LearnedScalar(Number(short(tensor)), mark)
+        if not self._a_channel(value.shape):
+            raise Unsayable(value.index, whole.path or value.name)
+        return LearnedGain(Number(uniform(tensor)), mark)
+
+    def _row(self, value: Traced) -> Tensor | None:
+        """One row of a table of parameters."""
+        held = self.values[value.inputs[0]]
+        table = self.tensor(held.index) if held.kind == "parameter" else None
+        places = value.args[1:2] if value.name == "getitem" else (value.item,)
+        if table is None or not places or (value.name == "unbind" and any(value.args[1:])):
+            return None
+        try:
+            row = table[places[0]]
+        except (IndexError, TypeError):
+            return None
+        return row if row.shape == value.shape else None
+
+    def _a_channel(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of this shape gives one number to each channel that it meets: along the
+        state's axis of channels, or where linear layers and convolutions have them."""
+        wide = [a - len(shape) for a, size in enumerate(shape) if size > 1]
+        size = len(self.values[self.before].shape)
+        return wide in ([self.axis - size], [-1], [-3] if size == 4 else [-1])
+
+    def vector(self, i: int) -> LearnedGain | None:
+        """Value ``i`` if it is a parameter with numbers along one axis."""
+        tensor = self.tensor(i)
+        if self.values[i].kind != "parameter" or tensor is None or tensor.dim() != 1:
+            return None
+        return LearnedGain(Number(uniform(tensor)), f"{i}")
 
     # --------------------------------------------------------------------------- layers
 
@@ -570,7 +683,7 @@ class _Region:
         if self._over_another_axis(x):
             raise Unsayable(i, "linear over another axis")
         out = self._out(value.shape[-1] if value.shape else 0)
-        return Linear(self._name(weight), self.value(x), out, None, bias)
+        return Linear(f"{weight}", self.value(x), out, None, bias)
 
     def _over_another_axis(self, x: int) -> bool:
         """Whether axes were exchanged between the last function that knew the width and a layer,
@@ -592,16 +705,6 @@ class _Region:
         if n % size == 0:
             return Arithmetic("/", Symbol("n"), Number(float(n // size)))
         return Number(float(size))
-
-    def _name(self, weight: int) -> str:
-        """``W``; a weight that is used twice in the region has a name, since it is one layer."""
-        uses = sum(weight in self.values[i].inputs for i in self.inside)
-        if uses < 2:
-            return "W"
-        names = self.reader._names
-        if weight not in names:
-            names[weight] = f"W{1 + len(set(names.values()))}"
-        return names[weight]
 
     def _convolution(self, value: Traced) -> Value:
         weight = self.values[value.inputs[1]]
@@ -628,17 +731,23 @@ class _Region:
             ]
             raise Unsayable(value.index, ", ".join([word, *filter(None, details)]))
         bias = len(value.inputs) > 2
-        out = self._out(weight.shape[0])
+        out, name = self._out(weight.shape[0]), f"{weight.index}"
         if not circular:
-            return Convolution(kernel, self.value(value.inputs[0]), out, None, bias)
+            inner = self.value(value.inputs[0])
+            return Convolution(kernel, inner, out, None, bias, "zeros", name)
         inner = self.value(self.values[value.inputs[0]].inputs[0])
-        return Convolution(kernel, inner, out, None, bias, "circular")
+        return Convolution(kernel, inner, out, None, bias, "circular", name)
 
 
 # ------------------------------------------------------------------------------- helpers
 
 
 _COMPOUND: Final = (Ref, tuple, slice)
+
+
+def _wide(shape: tuple[int, ...]) -> bool:
+    """Whether numbers lie along more than one axis."""
+    return sum(size > 1 for size in shape) > 1
 
 
 def _unnumbered(argument: Any) -> Any:

@@ -182,6 +182,7 @@ class Readings:
         else:
             found = local(roles, [j for j, _ in roles.terms(value.index)])
             if found is None:
+                self.made(value, out)
                 return
             skip, root, kind = found
             if isinstance(seen, _Fused) and seen.index == skip and seen.tensor is not out:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
+from math import prod
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -48,6 +49,11 @@ _LASTING: Final = ("method_descriptor", "wrapper_descriptor", "builtin_function_
 #: Functions met so far, with their plain names, their kinds, and whether they may write to their
 #: first tensor.
 _NAMES: dict[Any, tuple[str, str, bool]] = {}
+#: Tensors that nothing computes, functions that make one out of numbers, and kinds of function
+#: that make a constant of constants: without chance.
+_GIVEN: Final = ("buffer", "constant")
+_NUMBERS: Final = ("tensor", "as_tensor", "asarray", "scalar_tensor", "full", "zeros", "ones")
+_COMPUTED: Final = ("shape", "sum", "product", "point", "act", "reduce")
 _ELEMENTWISE: Final = ("act", "point", "product", "sum", "shape", "source", "constant")
 
 
@@ -294,6 +300,8 @@ class Recorder(TorchFunctionMode):
             out = out + self._anchor.to(out)
             value.grad = True
         self._know(out, value)
+        if not (data or param) and value.floating and prod(value.shape) == 1:
+            self._fix(value, out)
         if self._keep:
             self._hold(value.index, out)
         kept = kind == "drop" and not _in_place(function, args, kwargs)
@@ -424,6 +432,17 @@ class Recorder(TorchFunctionMode):
             edge = get_gradient_edge(tensor) if tensor.requires_grad else None
             self.kept[place] = edge, tensor.detach().clone()
 
+    def _fix(self, value: Value, tensor: Tensor) -> None:
+        """Keep the one number of a constant: given, held by the model, or computed from such."""
+        known, values = self.graph.constants, self._values
+        given = value.kind in _GIVEN or value.name in _NUMBERS
+        if given or (
+            value.kind in _COMPUTED and value.inputs
+            and all(i in known or values[i].kind in _GIVEN for i in value.inputs)
+        ):  # fmt: skip
+            with torch._C.DisableTorchFunction():
+                known[value.index] = tensor.detach().clone()
+
     def _know(self, tensor: Tensor, value: Value) -> None:
         number = id(tensor)
         if number in self._known or number in self._held:
@@ -499,6 +518,8 @@ class Recorder(TorchFunctionMode):
             self._values.append(value)
             self._known[id(tensor)] = number
             self._kept.append(tensor)
+            if not leaf and value.floating and prod(value.shape) == 1:
+                self._fix(value, tensor)
             if self._keep:
                 self._hold(number, tensor)
             return number
@@ -516,6 +537,8 @@ class Recorder(TorchFunctionMode):
         value.blind = False
         self._known[id(tensor)] = value.index
         self._kept.append(tensor)
+        if not leaf and value.floating and prod(value.shape) == 1:
+            self._fix(value, tensor)
         return value.index
 
     def _graft(self, top: Any) -> int:

@@ -429,7 +429,9 @@ def _last(roles: Roles, merge: Merge) -> tuple[int, bool, int]:
         users = [u for u in roles.graph.consumers[at] if roles.values[u].data]
         if norm is not None:
             normed, before, at, kept = True, kept, norm, norm
-        elif len(users) == 1 and _goes_on(roles, at, users[0]):
+        elif len(users) == 1 and (
+            _goes_on(roles, at, users[0]) or (normed and _affine(roles, at, users[0]))
+        ):
             at = users[0]
             kept = kept if roles.values[at].kind in ("shape", "drop") else at
         else:
@@ -457,12 +459,20 @@ _STATISTICS = ("reduce", "point", "sum", "product", "shape")
 
 
 def _goes_on(roles: Roles, i: int, user: int) -> bool:
-    """Whether the stream goes on in ``user``: active, seen otherwise, or times a number."""
+    """Whether the stream goes on in ``user``: active, seen otherwise, times or plus a number."""
     value = roles.values[user]
     if value.shape != roles.values[i].shape:
         return False
-    number = value.kind == "product" and len(value.inputs) == 1 and not roles.bends(user)
+    number = value.kind in ("product", "sum") and len(value.inputs) == 1 and not roles.bends(user)
     return value.kind in ("act", "shape", "drop") or number
+
+
+def _affine(roles: Roles, i: int, user: int) -> bool:
+    """Whether ``user`` is the learned gain or bias of a norm that ends in value ``i``."""
+    value = roles.values[user]
+    others = [roles.values[j] for j in value.inputs if j != i]
+    learned = len(others) == 1 and others[0].param and not others[0].data
+    return value.kind in ("product", "sum") and learned and value.shape == roles.values[i].shape
 
 
 def _depths(roles: Roles, place: Sequence[int], start: int) -> dict[int, int]:
