@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,3 +206,21 @@ def test_the_sign_test() -> None:
 def test_what_is_not_finite_is_above_everything() -> None:
     nan, inf = math.nan, math.inf
     assert goldilocks.below([1, 2, 1, nan, nan, inf], [2, 1, nan, 1, nan, nan]) == 2
+
+
+# --------------------------------------------------------------------------------- the page
+
+
+def test_the_table_of_the_page_is_what_the_suite_finds(result: SuiteResult) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+    table = page.partition("| configuration |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(table) == len(result.configurations)
+    for line, row in zip(table, result.configurations, strict=True):
+        shown = [cell.strip() for cell in line.strip("| ").split(" | ")][1:]
+        step = row["branch_update"]
+        assert shown[0] == (f"{step:.0e}".replace("+", "") if step > 1e6 else f"{step:.3g}")
+        for cell, key in zip(shown[1:], ("run_loss", "loss"), strict=True):
+            if row["loss"] is None:
+                assert cell == f"lost, {row['failed']} of 8"
+            else:
+                assert cell == f"{row[key]:.3f} ({row[f'{key}_sd']:.3f})"
