@@ -151,3 +151,30 @@ def test_the_directions_page_names_every_quantity_and_preset() -> None:
     quantities = [quantity for name in chosen for quantity in INSTRUMENTS[name]]
     for name in (*quantities, *VECTORS, *PRESETS):
         assert f"`{name}`" in page, name
+
+
+def test_the_short_run_of_the_recipes_page_runs() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    (code,) = (block for block in blocks(page, "python") if "mixup" in block)
+    given = """
+import torch
+from torch import nn
+
+model = nn.Sequential()
+model.add_module("stem", nn.Conv2d(3, 8, 3))
+model.add_module("pool", nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+model.add_module("fc", nn.Linear(8, 10))
+images, labels = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+"""
+    shown = """
+rows = model.stem.weight.grad.flatten(1).norm(dim=1)
+print(0 < mixed.share < 1, (rows < 0.02).all().item(), bool(model.fc.weight.grad.norm() > 0.02))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", given + code + shown],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
+    )
+    assert done.stdout == "True True True\n"

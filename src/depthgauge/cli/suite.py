@@ -16,7 +16,8 @@ def suite(
         str,
         typer.Argument(
             metavar="NAME",
-            help="transport, relay, scalar, gates, fixup-counts, fixup-first-step.",
+            help="transport, relay, scalar, gates, fixup-counts, fixup-first-step, "
+            "fixup-goldilocks.",
         ),
     ] = "transport",
     json: Json = False,

@@ -30,6 +30,9 @@ _HEADERS: Final = {
     "sgd_alignment": "aligned",
     "sign_exponent": "sign step",
     "sign_law": "law",
+    "branch_update": "branch step",
+    "change_1": "step 1",
+    "loss_sd": "sd",
 }
 
 #: The columns of a suite whose names say the rest; other suites show every number they have.
@@ -50,6 +53,15 @@ _SHOWN: Final = {
         "sgd_alignment",
         "sign_exponent",
         "sign_law",
+    ),
+    "fixup-goldilocks": (
+        "branch_update",
+        "change_1",
+        "moving",
+        "run_loss",
+        "loss",
+        "loss_sd",
+        "failed",
     ),
 }
 

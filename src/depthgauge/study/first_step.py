@@ -34,7 +34,7 @@ from depthgauge.network.tensors import BlockNumbers, TensorContext
 from depthgauge.network.weights import Member, Weights
 from depthgauge.sites import FloatArray
 
-__all__ = ["DIRECTIONS", "Head", "Shares", "first_step"]
+__all__ = ["DIRECTIONS", "Head", "Shares", "drawn_blocks", "first_step", "with_leaves"]
 
 #: What a weight moves along per unit of learning rate; Adam's first step is a sign step.
 DIRECTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
@@ -106,6 +106,27 @@ def _rms(x: Tensor) -> Tensor:
     return norm / math.sqrt(x.shape[-2] * x.shape[-1])
 
 
+def drawn_blocks(
+    network: Network, sources: Sequence[Draws], dtype: torch.dtype
+) -> list[BlockNumbers]:
+    """Weights ``(S, out, in)`` and learnable scalars ``(S, 1, 1)`` of every block."""
+    members = [Member(source, network.chosen) for source in sources]
+    device = torch.device("cpu")
+    drawn = Weights(members, network.layers.weights, dtype, device)
+    places = range(1, network.depth + 1)
+    scalars = [network.program.coefficients(block) for block in places]
+    weights = drawn.blocks(places, [[scope] * len(members) for _, scope in scalars])
+    found = []
+    for (coefficients, scope), tensors in zip(scalars, weights, strict=True):
+        vectors: dict[str, Coefficient] = {
+            v.name: torch.full((len(members), 1, 1), evaluate(v.initial, scope), dtype=dtype)
+            for v in network.layers.vectors
+        }
+        own = {name: tensor.clone() for name, tensor in tensors.items()}
+        found.append(BlockNumbers(list(coefficients), vectors, own))
+    return found
+
+
 class _Context(TensorContext):
     """Norms that can be differentiated for many cotangents at once."""
 
@@ -142,7 +163,7 @@ class _Ensemble:
         self._labels = (torch.stack([torch.from_numpy(u) for u in uniform]) * classes).long()
         scale = 0.0 if head.zero else 1 / math.sqrt(n)
         self._classifier = self._normal("classifier", classes, n) * scale
-        self._blocks = self._numbers()
+        self._blocks = drawn_blocks(network, self._sources, dtype)
         self._gradients: list[dict[str, Tensor]] = []  # of each block, by the tensors' names
         self._classifier_gradient = torch.empty(0)
 
@@ -153,27 +174,6 @@ class _Ensemble:
     @staticmethod
     def _one(source: Draws, name: str, shape: Sequence[int]) -> Tensor:
         return torch.from_numpy(source.source(INPUT, name).normal(math.prod(shape))).reshape(shape)
-
-    def _numbers(self) -> list[BlockNumbers]:
-        """Weights ``(S, out, in)`` and learnable scalars ``(S, 1, 1)`` of every block."""
-        network = self._network
-        members = [Member(source, network.chosen) for source in self._sources]
-        device = torch.device("cpu")
-        drawn = Weights(members, network.layers.weights, self._dtype, device)
-        places = range(1, network.depth + 1)
-        scalars = [network.program.coefficients(block) for block in places]
-        weights = drawn.blocks(places, [[scope] * len(members) for _, scope in scalars])
-        found = []
-        for (coefficients, scope), tensors in zip(scalars, weights, strict=True):
-            vectors: dict[str, Coefficient] = {
-                v.name: torch.full(
-                    (len(members), 1, 1), evaluate(v.initial, scope), dtype=self._dtype
-                )
-                for v in network.layers.vectors
-            }
-            own = {name: tensor.clone() for name, tensor in tensors.items()}
-            found.append(BlockNumbers(list(coefficients), vectors, own))
-        return found
 
     def _run(self, context: TensorContext, index: int, h: Tensor, numbers: BlockNumbers) -> Tensor:
         context.begin(index, h, h, numbers)
@@ -218,7 +218,7 @@ class _Ensemble:
         found: dict[str, list[Tensor]] = {name: [] for name in DIRECTIONS}
         for l in range(len(self._blocks), 0, -1):
             h = states[l - 1].clone().requires_grad_()
-            numbers, leaves = _with(self._blocks[l - 1], Tensor.requires_grad_)
+            numbers, leaves = with_leaves(self._blocks[l - 1])
             out = self._run(context, l, h, numbers)
             g, *own = torch.autograd.grad(out, [h, *leaves.values()], g, retain_graph=True)
             dummy = torch.zeros_like(out, requires_grad=True)
@@ -251,12 +251,13 @@ def _mapped(numbers: BlockNumbers, change: Any) -> BlockNumbers:
     )
 
 
-def _with(numbers: BlockNumbers, change: Any) -> tuple[BlockNumbers, dict[str, Tensor]]:
-    """Copies of all learnable tensors in a block of their own, and these by name."""
+def with_leaves(numbers: BlockNumbers) -> tuple[BlockNumbers, dict[str, Tensor]]:
+    """Copies of all learnable tensors that ask for gradients, in a block of their own, and these
+    by name."""
     leaves: dict[str, Tensor] = {}
 
     def leaf(name: str, x: Tensor) -> Tensor:
-        leaves[name] = change(x.clone())
+        leaves[name] = x.clone().requires_grad_()
         return leaves[name]
 
     return _mapped(numbers, leaf), leaves

@@ -34,6 +34,7 @@ SUITES: dict[str, Run] = {
     "gates": _later("gates"),
     "fixup-counts": _later("fixup_counts"),
     "fixup-first-step": _later("fixup"),
+    "fixup-goldilocks": _later("goldilocks"),
 }
 
 
