@@ -8,15 +8,21 @@ from depthgauge.errors import SpecificationError, nearest
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
 from depthgauge.recipes.he import HE
+from depthgauge.recipes.lecun import LECUN
+from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
+from depthgauge.recipes.xavier import XAVIER
 
 __all__ = ["RECIPES", "recipe_named"]
 
 RECIPES: Final[dict[str, Recipe]] = {
     recipe.name: recipe
     for recipe in (
+        XAVIER,
         HE,
+        LECUN,
+        ORTHOGONAL,
         FIXUP,
         REZERO,
         GPT2,
