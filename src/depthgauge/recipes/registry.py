@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from depthgauge.errors import SpecificationError, nearest
+from depthgauge.recipes.delta_orthogonal import DELTA_ORTHOGONAL
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
 from depthgauge.recipes.he import HE
@@ -23,6 +24,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         HE,
         LECUN,
         ORTHOGONAL,
+        DELTA_ORTHOGONAL,
         FIXUP,
         REZERO,
         GPT2,
