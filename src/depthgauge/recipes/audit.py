@@ -182,7 +182,7 @@ class _Seen:
 
     def follows(self, init: str) -> bool:
         if not self.target.sized and init == self.target.init:
-            return self.rms > 0
+            return True
         if init_of(init).kind in _EXACT:
             return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
         return _near(self.rms, self.of(init), self.tensor.numel())

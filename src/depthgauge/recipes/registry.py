@@ -10,6 +10,7 @@ from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
 from depthgauge.recipes.he import HE
 from depthgauge.recipes.lecun import LECUN
+from depthgauge.recipes.lsuv import LSUV
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
@@ -25,6 +26,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         LECUN,
         ORTHOGONAL,
         DELTA_ORTHOGONAL,
+        LSUV,
         FIXUP,
         REZERO,
         GPT2,
