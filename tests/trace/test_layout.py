@@ -78,7 +78,9 @@ def test_weights_stand_in_forward_order_with_the_last_marked() -> None:
 def test_parameters_that_a_weight_is_computed_of_are_its_weights() -> None:
     found = of(Normalised())
     assert (found.L, found.m) == (1, (1,))
-    assert ("f.parametrizations.weight.original1", True) in names(found)
+    assert names(found) == [("f.parametrizations.weight.original1", True)]
+    (weight,) = found.branches[0].weights
+    assert weight.lengths == "1.f.parametrizations.weight.original0"
     assert paths(found) == ("0.weight", "2.weight")
 
 

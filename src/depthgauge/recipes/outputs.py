@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from depthgauge.trace.batches import call
 from depthgauge.trace.running import quiet, unwrapped
 
-__all__ = ["Look", "visited"]
+__all__ = ["Look", "in_evaluation", "visited"]
 
 #: Told the path of a weight and what the layer makes; whether the weight was changed, so that the
 #: layer has to run again.
@@ -37,25 +37,25 @@ def visited(model: nn.Module, batch: Any, weights: Mapping[str, Tensor], look: L
     Raises what the model raises.
     """
     inner, _ = unwrapped(model)
-    modes = {module: module.training for module in inner.modules()}
-    try:
-        inner.eval()
-        with quiet(), torch.no_grad(), _written_out(), _Visit(weights, look):
-            call(inner, batch)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with in_evaluation(inner), _Visit(weights, look):
+        call(inner, batch)
 
 
 @contextmanager
-def _written_out() -> Iterator[None]:
-    """Without PyTorch's one function for a whole Transformer layer."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Without gradients, in evaluation mode, and without PyTorch's one function for a whole
+    Transformer layer; afterwards all is as it was."""
+    modes = {module: module.training for module in model.modules()}
+    fast = torch.backends.mha.get_fastpath_enabled()
     try:
-        yield
+        model.eval()
+        torch.backends.mha.set_fastpath_enabled(False)
+        with quiet(), torch.no_grad():
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module, mode in modes.items():
+            module.training = mode
 
 
 class _Visit(TorchFunctionMode):

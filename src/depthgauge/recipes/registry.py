@@ -14,6 +14,7 @@ from depthgauge.recipes.lsuv import LSUV
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
+from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 
 __all__ = ["RECIPES", "recipe_named"]
@@ -27,6 +28,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         ORTHOGONAL,
         DELTA_ORTHOGONAL,
         LSUV,
+        WEIGHT_NORM,
         FIXUP,
         REZERO,
         GPT2,

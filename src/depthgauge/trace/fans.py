@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.graph import Value
 
-__all__ = ["bias_of", "fans_of", "groups_of", "looked_up"]
+__all__ = ["bias_of", "fans_of", "groups_of", "lengths_of", "looked_up"]
 
 
 def fans_of(value: Value, place: int, shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -49,6 +50,18 @@ def bias_of(analysis: Analysis, value: Value, place: int) -> str:
             for k in values[j].inputs:
                 if values[k].kind == "parameter" and values[k].shape == value.shape[-1:]:
                     return values[k].path
+    return ""
+
+
+def lengths_of(together: Mapping[str, tuple[int, ...]]) -> str:
+    """Of the parameters that one weight is computed of, by path with their shapes, the one that
+    holds a number for each output of another; ``""`` without one."""
+    for path, shape in together.items():
+        for other in together.values():
+            pairs = list(zip(shape, other, strict=False))
+            fits = len(shape) == len(other) and all(a in (1, b) for a, b in pairs)
+            if fits and shape != other and sum(a > 1 for a in shape) == 1:
+                return path
     return ""
 
 

@@ -18,7 +18,7 @@ from depthgauge.equation.count import count
 from depthgauge.equation.nodes import LearnedScalar
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, analyse
-from depthgauge.trace.fans import bias_of, fans_of, groups_of, looked_up
+from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.heads import ROLES, projections
 from depthgauge.trace.readings import Readings
@@ -38,7 +38,8 @@ class Weight:
     many, and both fans are those within one. ``role``: query, key, value or output of attention,
     else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
     ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
-    added to what enters it. ``bias``: the path of its bias, ``""`` without one. ``looked_up``: an
+    added to what enters it. ``bias``: the path of its bias, ``""`` without one. ``lengths``: that
+    of the parameter that its directions are multiplied by (weight normalisation). ``looked_up``: an
     embedding reads the same numbers.
     """
 
@@ -55,6 +56,7 @@ class Weight:
     first: bool = False
     groups: int = 1
     bias: str = ""
+    lengths: str = ""
     looked_up: bool = False
 
     @property
@@ -244,10 +246,11 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     seen: dict[str, list[Weight]] = {}
     for weight in every:
         seen.setdefault(weight.path, []).append(weight)
+    lengths = {weight.lengths for weight in every}
     outside = tuple(
         weight
         for path, p in parameters.items()
-        if p.dim() > 1 and path not in within
+        if p.dim() > 1 and path not in within | lengths
         for weight in seen.get(path, [Weight(path, tuple(p.shape), 0, 0, False, False)])
     )
     weights = [w for branch in found for w in branch.weights] + list(outside)
@@ -378,8 +381,12 @@ class _Row:
             for k, (place, group) in enumerate(held):
                 # Of attention in one function, the output's weight comes last.
                 last = behind == 0 and k == len(held) - 1
+                lengths = lengths_of(dict(group))
                 for path, shape in group:
+                    if path == lengths:
+                        continue
                     whole = self._weight(values[i], place, path, shape, last)
+                    whole = replace(whole, lengths=lengths)
                     whole = replace(whole, first=i in entered and (not last or len(held) == 1))
                     row += self._split(values[i], whole, behind, k, len(held))
             found.append(row)
