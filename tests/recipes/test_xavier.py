@@ -74,6 +74,15 @@ def test_pytorch_counts_one_fan_of_all_groups() -> None:
         model.get_parameter(f"{name}.weight").data.copy_(before)
 
 
+def test_a_uniform_draw_of_pytorch_follows() -> None:
+    model, batch = plain()
+    for name, p in model.named_parameters():
+        nn.init.zeros_(p) if name.endswith("bias") else nn.init.xavier_uniform_(p)
+    assert audit(model, batch, "xavier").holds
+    model.get_parameter("2.bias").data.fill_(1e-3)
+    assert "1 of 5 biases" in said(audit(model, batch, "xavier"))
+
+
 def test_a_tied_head_keeps_the_embedding() -> None:
     applied, _ = on_module("xavier", gpt2)
     named = dict(applied.model.named_parameters(remove_duplicate=False))

@@ -14,6 +14,7 @@ from depthgauge.recipes.lsuv import LSUV
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
+from depthgauge.recipes.sigma_reparam import SIGMA_REPARAM
 from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 
@@ -32,6 +33,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         FIXUP,
         REZERO,
         GPT2,
+        SIGMA_REPARAM,
     )
 }
 
