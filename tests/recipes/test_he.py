@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from depthgauge.network.init import rms_of
 from depthgauge.recipes.apply import apply
@@ -78,6 +79,16 @@ def test_a_uniform_draw_of_pytorch_follows_and_a_bias_does_not() -> None:
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
     assert audit(model, batch, "he").holds
+
+
+def test_the_size_of_a_normalised_weight_is_that_of_its_lengths() -> None:
+    model, batch = plain(nn.ReLU)
+    parametrizations.weight_norm(model.get_submodule("2"))
+    words = said(audit(apply(model, batch, "he").model, batch, "he"))
+    assert words == (
+        "1 weights of lengths and directions: their lengths say how large they are; take weight "
+        "normalisation off"
+    )
 
 
 def test_another_gain_is_a_recipe_of_its_own() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrizations, parametrize
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply, rewritten
-from tests.recipes.contract import broken, on_module, scaled, undone
+from depthgauge.recipes.audit import audit
+from tests.recipes.contract import broken, on_module, said, scaled, undone
 from tests.recipes.models import gpt2, mlp, plain, resnet, transformer
 
 
@@ -67,6 +68,19 @@ def test_its_gradient_is_that_of_the_quotient() -> None:
     assert raw.grad is not None
     assert weight.grad is not None
     assert torch.allclose(raw.grad, weight.grad, atol=1e-10)
+
+
+def test_what_is_parametrised_already_is_left_and_said() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    parametrizations.weight_norm(model[2])
+    applied = apply(model, torch.randn(4, 8), "sigma-reparam")
+    assert applied.changes[-1] == (
+        "1 weights divided by their spectral norm, times a learned number 1; 1 are parametrised "
+        "already ('2.parametrizations.weight.original1')"
+    )
+    words = said(audit(applied.model, torch.randn(4, 8), "sigma-reparam"))
+    assert words.startswith("1 of 2 weights divided by their spectral norm; '2.param")
 
 
 def test_two_passes_before_one_gradient() -> None:

@@ -131,6 +131,14 @@ def test_what_it_does_not_cover() -> None:
             apply(model, batch, "weight-norm")
 
 
+def test_another_parametrisation_is_in_the_way() -> None:
+    model, batch = plain()
+    parametrizations.spectral_norm(model.get_submodule("2"))
+    assert "0 of 5 weights that are lengths" in said(audit(model, batch, "weight-norm"))
+    with pytest.raises(NetworkError, match="the weight of '2' is parametrised already"):
+        apply(model, batch, "weight-norm")
+
+
 def test_on_the_module_of_an_equation() -> None:
     network = Network("h + W2(relu(W1(h, out=2*n)))", 3, 16)
     on_module("weight-norm", lambda: (network.module(), torch.randn(64, 16)))

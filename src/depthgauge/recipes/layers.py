@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Plan, Rule, Target, scope_of
+from depthgauge.recipes.rules import Count, Plan, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout, Weight
 
-__all__ = ["TORCH", "derived_for", "of_every_layer"]
+__all__ = ["TORCH", "derived_for", "of_every_layer", "place_of"]
 
 Mistakes = Sequence[tuple[str, str]]
 
@@ -33,7 +33,18 @@ def of_every_layer(
     scope = scope_of(layout)
     targets = tuple(Target(w, init(w), scope, tuple(mistakes(w)), sized) for w in weights)
     biases = tuple(Target(b, "zeros", scope) for b in layout.biases_of(weights))
-    return Plan((Rule("weights", law, targets), Rule("biases", "zero", biases)))
+    normed = [weight for weight in weights if weight.lengths]
+    why = "their lengths say how large they are; take weight normalisation off"
+    counts = (Count("weights of lengths and directions", len(normed), 0, why),) if normed else ()
+    return Plan((Rule("weights", law, targets), Rule("biases", "zero", biases)), counts=counts)
+
+
+def place_of(weight: Weight) -> tuple[str, str]:
+    """The module and the name of a weight, also of one that is computed by a parametrisation."""
+    path, _, rest = weight.path.partition(".parametrizations.")
+    if rest:
+        return path, rest.partition(".")[0]
+    return weight.owner, weight.path.rpartition(".")[2]
 
 
 def derived_for(layout: Layout, kinds: Sequence[str], words: str) -> str:

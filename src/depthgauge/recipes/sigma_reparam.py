@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.layers import place_of
 from depthgauge.recipes.rules import Count, Plan, Recipe
 from depthgauge.trace.layout import Layout, Weight, layout
 
@@ -62,27 +63,23 @@ def _plan(layout: Layout) -> Plan:
     return Plan()
 
 
-def _place(weight: Weight) -> tuple[str, str]:
-    """The module and the name of a weight, also of one that is parametrised."""
-    path, _, rest = weight.path.partition(".parametrizations.")
-    if rest:
-        return path, rest.partition(".")[0]
-    return weight.owner, weight.path.rpartition(".")[2]
-
-
 def _places(model: nn.Module, batch: Any) -> dict[tuple[str, str], Weight]:
     """Every weight layer; queries, keys and values in one matrix are one."""
-    return {_place(weight): weight for weight in layout(model, batch).layers}
+    return {place_of(weight): weight for weight in layout(model, batch).layers}
 
 
 def _put(model: nn.Module, batch: Any) -> str:
-    places = _places(model, batch)
-    for (path, name), weight in places.items():
+    done, own = 0, []
+    for (path, name), weight in _places(model, batch).items():
         module = model.get_submodule(path)
-        if not parametrize.is_parametrized(module, name):
-            made = SigmaReparam(getattr(module, name), weight.axis).train(module.training)
-            parametrize.register_parametrization(module, name, made)
-    return f"{len(places)} weights divided by their spectral norm, times a learned number 1"
+        if parametrize.is_parametrized(module, name):
+            own.append(weight.path)
+            continue
+        made = SigmaReparam(getattr(module, name), weight.axis).train(module.training)
+        parametrize.register_parametrization(module, name, made)
+        done += 1
+    words = f"{done} weights divided by their spectral norm, times a learned number 1"
+    return f"{words}; {len(own)} are parametrised already ('{own[0]}')" if own else words
 
 
 def _norms(model: nn.Module, batch: Any) -> Sequence[Count]:

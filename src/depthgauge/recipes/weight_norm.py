@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.layers import place_of
 from depthgauge.recipes.outputs import in_evaluation
 from depthgauge.recipes.rules import Count, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.batches import call
@@ -58,8 +59,8 @@ def _covered(layout: Layout) -> tuple[Weight, ...]:
                 f"outputs share a length, and weight normalisation gives each its own; use one "
                 f"group"
             )
-        module = _module_of(weight)
-        if _name_of(weight) != "weight" or weight.bias not in ("", f"{module}.bias"):
+        module, name = place_of(weight)
+        if name != "weight" or weight.bias not in ("", f"{module}.bias"):
             raise NetworkError(
                 f"'{weight.path}' is no weight of a module of its own, and what its layer makes "
                 f"cannot be seen; use linear layers and convolutions (in attention, one for each "
@@ -70,19 +71,10 @@ def _covered(layout: Layout) -> tuple[Weight, ...]:
     return layout.layers
 
 
-def _module_of(weight: Weight) -> str:
-    return weight.path.partition(".parametrizations.")[0] if weight.lengths else weight.owner
-
-
-def _name_of(weight: Weight) -> str:
-    path = weight.owner if weight.lengths else weight.path
-    return path.rpartition(".")[2]
-
-
 def _sizes(found: Layout) -> dict[str, float]:
     """The standard deviation that each layer's output is to have."""
     last = {w.path for branch in found.branches for w in branch.weights if w.last}
-    return {_module_of(w): _SMALL if w.path in last else 1.0 for w in found.layers}
+    return {place_of(w)[0]: _SMALL if w.path in last else 1.0 for w in found.layers}
 
 
 def _normalised(model: nn.Module, batch: Any) -> str:
@@ -90,7 +82,12 @@ def _normalised(model: nn.Module, batch: Any) -> str:
     found = layout(model, batch)
     sizes = _sizes(found)
     # Queries, keys and values in one matrix are one layer.
-    for path, dim in {_module_of(w): w.axis for w in found.layers if not w.lengths}.items():
+    for path, dim in {place_of(w)[0]: w.axis for w in found.layers if not w.lengths}.items():
+        if parametrize.is_parametrized(model.get_submodule(path), "weight"):
+            raise NetworkError(
+                f"the weight of '{path}' is parametrised already, and weight normalisation would "
+                f"stand in front of that; take it off first"
+            )
         parametrizations.weight_norm(model.get_submodule(path), dim=dim)
     found = layout(model, batch)
     if across := _across(model, found):
@@ -99,7 +96,7 @@ def _normalised(model: nn.Module, batch: Any) -> str:
             f"for a transposed convolution, else dim=0"
         )
     named, axes = dict(model.named_parameters()), _axes(found)
-    lengths = {_module_of(w): (named[w.lengths], named[w.bias]) for w in found.layers}
+    lengths = {place_of(w)[0]: (named[w.lengths], named[w.bias]) for w in found.layers}
     still = []
 
     def look(path: str, made: Tensor) -> Tensor:
@@ -143,7 +140,7 @@ def _across(model: nn.Module, found: Layout) -> list[str]:
 
 def _axes(found: Layout) -> dict[str, int]:
     """Where the channels of each layer's output lie, from the end."""
-    return {_module_of(w): -1 if len(w.shape) == 2 else 1 - len(w.shape) for w in found.layers}
+    return {place_of(w)[0]: -1 if len(w.shape) == 2 else 1 - len(w.shape) for w in found.layers}
 
 
 def _seen(
