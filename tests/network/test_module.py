@@ -1,6 +1,7 @@
 """The module that users train: real layers, real parameter names, PyTorch's own attention."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
+from depthgauge.measurement import measure
 from depthgauge.network.spec import Network
 
 
@@ -127,3 +129,37 @@ def test_a_layer_cannot_be_called_what_a_module_has() -> None:
 def test_sequential_draws_make_no_module() -> None:
     with pytest.raises(NetworkError, match="needs keyed draws"):
         Network("W1(h)", draws="sequential-pcg64").module()
+
+
+def test_a_bias_may_have_an_initialiser_of_its_own() -> None:
+    init = {"W1": "orthogonal", "W1.bias": "normal(std=0.5/sqrt(L))"}
+    network = Network("h + W1(h, bias=True)", depth=4, width=2000, init=init)
+    module = network.module(seed=3)
+    bias = module.get_parameter("blocks.1.W1.bias").detach()
+    assert float(bias.std()) == pytest.approx(0.25, rel=0.05)
+    assert not torch.equal(bias, module.get_parameter("blocks.2.W1.bias"))
+    word = replace(network, init={"W1": "orthogonal", "W1.bias": "constant(0.25)"}, width=8)
+    assert bool((word.module().get_parameter("blocks.0.W1.bias") == 0.25).all())
+
+
+def test_streaming_draws_the_same_biases() -> None:
+    init = {"W1": "zeros", "W1.bias": "normal(std=0.3)"}
+    network = Network("W1(h, bias=True)", depth=3, width=40, init=init)
+    bias = network.module(seed=3).get_parameter("blocks.2.W1.bias").detach()
+    rms = float(bias.square().mean().sqrt())
+    assert float(measure(network, batch=4, seed=3)["state_rms"][-1]) == pytest.approx(rms, rel=1e-5)
+    both = measure(network, batch=4, seed=[2, 3])["state_rms"]
+    assert float(both[1, -1]) == pytest.approx(rms, rel=1e-5)
+    assert float(both[0, -1]) != pytest.approx(rms, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("init", "words"),
+    [
+        ({"W2.bias": "zeros"}, "init names 'W2.bias', but the block has W1, W2, W1.bias"),
+        ({"W1.bias": "he"}, "the bias of W1 is initialised by he, which is for matrices"),
+    ],
+)
+def test_what_a_bias_cannot_have(init: dict[str, str], words: str) -> None:
+    with pytest.raises(NetworkError, match=words):
+        Network("h + W2(W1(h, bias=True))", depth=2, width=8, init=init)

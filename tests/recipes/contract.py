@@ -42,10 +42,11 @@ def on_equation(
     ``follows``: whether the network followed the recipe before, too.
     """
     network = Network(equation, depth, width, **options)
-    changed = rewritten(network, recipe).network
+    put = rewritten(network, recipe)
+    changed = put.network
     generator = torch.Generator().manual_seed(5)
     batch = torch.randn(8, *network.state_shape, generator=generator)
-    model = changed.module(seed=1)
+    model = put.module(batch, seed=1)
     found = audit(model, batch, recipe)
     assert found.holds, said(found)
     assert audit(network.module(seed=1), batch, recipe).holds is follows

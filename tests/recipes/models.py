@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DEPTH", "WIDTH", "gpt2", "mlp", "postnorm", "relu_gpt2", "resnet", "transformer"]
+__all__ = [
+    "DEPTH",
+    "WIDTH",
+    "convolutions",
+    "gpt2",
+    "mlp",
+    "plain",
+    "postnorm",
+    "relu_gpt2",
+    "resnet",
+    "transformer",
+]
 
 WIDTH, DEPTH = 24, 6
 
@@ -43,6 +55,33 @@ def mlp() -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     blocks = [Block() for _ in range(DEPTH)]
     return nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.Linear(WIDTH, 3)), torch.randn(32, 8)
+
+
+def plain(kind: type[nn.Module] = nn.Tanh) -> tuple[nn.Module, Any]:
+    """Layers in a row, no skip, none of them square."""
+    torch.manual_seed(0)
+    widths = (8, 24, 40, 24, 40, 3)
+    layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), kind())]
+    return nn.Sequential(*layers[:-1]), torch.randn(64, 8)
+
+
+def convolutions() -> tuple[nn.Module, Any]:
+    """Depthwise, grouped, transposed, and transposed in groups."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(6, 48, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(48, 48, 3, padding=1, groups=48),
+        nn.ReLU(),
+        nn.Conv2d(48, 64, 3, padding=1, groups=4),
+        nn.ReLU(),
+        nn.ConvTranspose2d(64, 32, 2, stride=2),
+        nn.ReLU(),
+        nn.ConvTranspose2d(32, 48, 3, padding=1, groups=8),
+        nn.ReLU(),
+        nn.Conv2d(48, 4, 1),
+    ]
+    return nn.Sequential(*layers), torch.randn(2, 6, 8, 8)
 
 
 def resnet() -> tuple[nn.Module, Any]:

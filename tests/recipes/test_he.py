@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
-from tests.recipes.contract import broken, on_equation, on_module, scaled
-from tests.recipes.models import mlp, resnet
+from depthgauge.network.init import rms_of
+from depthgauge.recipes.apply import apply
+from depthgauge.recipes.audit import audit
+from depthgauge.recipes.he import he
+from depthgauge.recipes.rules import init_of
+from tests.recipes.contract import broken, on_equation, on_module, said, scaled
+from tests.recipes.models import convolutions, gpt2, mlp, plain, resnet
+
+
+def test_golden_numbers() -> None:
+    kernel, scope = (64, 64, 3, 3), {"L": 1.0}
+    assert rms_of(init_of("he"), kernel, scope) == pytest.approx(0.0589256, abs=5e-8)
+    assert rms_of(init_of("torch"), kernel, scope) == pytest.approx(0.0240563, abs=5e-8)
+    assert math.sqrt(3) * rms_of(init_of("he"), kernel, scope) == pytest.approx(0.102062, abs=5e-7)
 
 
 def test_on_equations() -> None:
     on_equation("he", "h + W2(relu(W1(h, out=4*n)))")
+    on_equation("he", "W0(h) + W2(relu(W1(h, bias=True)))", init="torch")
     _, model, batch = on_equation("he", "W(relu(h))", depth=8)
     broken(model, batch, "he", scaled("weight", 2**-0.5), "a gain of 1, where ReLU takes")
 
@@ -20,8 +36,11 @@ def test_on_modules_and_faults() -> None:
     applied, batch = on_module("he", resnet)
     kernel = applied.model.get_parameter("1.a.weight").detach()
     assert float(kernel.std()) == pytest.approx((2 / 72) ** 0.5, rel=0.1)
+    shortcut = applied.model.get_parameter("2.shortcut.weight").detach()
+    assert float(shortcut.std()) == pytest.approx((2 / 8) ** 0.5, rel=0.2)
+    on_module("he", gpt2)
     applied, batch = on_module("he", mlp)
-    broken(applied.model, batch, "he", _default, "6 of 12 weights: .*PyTorch's default")
+    broken(applied.model, batch, "he", _default, "6 of 13 weights: .*PyTorch's default")
 
 
 def _default(model: nn.Module) -> None:
@@ -30,3 +49,55 @@ def _default(model: nn.Module) -> None:
         assert isinstance(layer, nn.Linear)
         with torch.no_grad():
             layer.reset_parameters()
+
+
+def test_groups_and_transposed_weights_keep_the_second_moment() -> None:
+    applied, batch = on_module("he", convolutions)
+    h = batch.repeat(8, 1, 1, 1)
+    assert isinstance(applied.model, nn.Sequential)
+    moments = []
+    for module in list(applied.model)[:6]:
+        h = module(h).detach()
+        moments.append(float(h.square().mean()))
+    # A zero border loses a little; a factor of the groups would be 4 or 48.
+    assert all(0.4 < b / a < 1.2 for a, b in zip(moments[::2], moments[2::2], strict=False))
+    broken(applied.model, batch, "he", _fan_out, "1 of 5 weights.*of the fan out of all groups")
+
+
+def _fan_out(model: nn.Module) -> None:
+    torch.manual_seed(3)
+    nn.init.kaiming_normal_(model.get_parameter("2.weight"), mode="fan_out", nonlinearity="relu")
+
+
+def test_a_uniform_draw_of_pytorch_follows_and_a_bias_does_not() -> None:
+    model, batch = plain(nn.ReLU)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
+    assert said(audit(model, batch, "he")).startswith("4 of 4 biases: std up to")
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+    assert audit(model, batch, "he").holds
+
+
+def test_the_size_of_a_normalised_weight_is_that_of_its_lengths() -> None:
+    model, batch = plain(nn.ReLU)
+    parametrizations.weight_norm(model.get_submodule("2"))
+    words = said(audit(apply(model, batch, "he").model, batch, "he"))
+    assert words == (
+        "1 weights of lengths and directions: their lengths say how large they are; take weight "
+        "normalisation off"
+    )
+
+
+def test_another_gain_is_a_recipe_of_its_own() -> None:
+    model, batch = plain(nn.Tanh)
+    tanh = he("1.592537")
+    applied = apply(model, batch, tanh).model
+    assert audit(applied, batch, tanh).holds
+    found = audit(applied, batch, "he")
+    assert not found.holds
+    assert "derived for ReLU, and tanh was met" in " ".join(
+        finding.said for finding in audit(apply(model, batch, "he").model, batch, "he").findings
+    )

@@ -78,7 +78,9 @@ def test_weights_stand_in_forward_order_with_the_last_marked() -> None:
 def test_parameters_that_a_weight_is_computed_of_are_its_weights() -> None:
     found = of(Normalised())
     assert (found.L, found.m) == (1, (1,))
-    assert ("f.parametrizations.weight.original1", True) in names(found)
+    assert names(found) == [("f.parametrizations.weight.original1", True)]
+    (weight,) = found.branches[0].weights
+    assert weight.lengths == "1.f.parametrizations.weight.original0"
     assert paths(found) == ("0.weight", "2.weight")
 
 
@@ -113,3 +115,69 @@ def test_without_a_branch_all_is_outside() -> None:
     found = layout(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), torch.randn(2, 3))
     assert (found.L, found.m) == (0, ())
     assert paths(found) == ("0.weight", "2.weight")
+
+
+@pytest.mark.parametrize(
+    ("layer", "fans", "turned", "group"),
+    [
+        (nn.Conv2d(8, 16, 3, padding=1, groups=4), (18, 36), (16, 2, 3, 3), (4, 2, 3, 3)),
+        (nn.Conv2d(8, 8, 3, padding=1, groups=8), (9, 9), (8, 1, 3, 3), (1, 1, 3, 3)),
+        (nn.ConvTranspose2d(8, 12, 3, padding=1), (72, 108), (12, 8, 3, 3), (12, 8, 3, 3)),
+        (nn.ConvTranspose2d(8, 12, 2, stride=2, groups=4), (8, 12), (12, 2, 2, 2), (3, 2, 2, 2)),
+    ],
+)
+def test_fans_of_convolutions_are_those_of_a_group(
+    layer: nn.Module, fans: tuple[int, int], turned: tuple[int, ...], group: tuple[int, ...]
+) -> None:
+    found = layout(nn.Sequential(layer, nn.Tanh()), torch.randn(2, 8, 6, 6))
+    (weight,) = found.layers
+    assert (weight.fan_in, weight.fan_out) == fans
+    assert (weight.turned, weight.group) == (turned, group)
+    assert found.biases_of(found.layers)[0].path == weight.bias == "0.bias"
+    assert found.activations == ("tanh",)
+    tensor = layer.get_parameter("weight").detach()
+    part = weight.part(tensor)
+    assert part.shape == turned
+    copy = torch.zeros_like(tensor)
+    weight.put(copy, part)
+    assert torch.equal(copy, tensor)
+    # A row of the part makes one channel of the output: with that row alone, no other is made.
+    layer.get_parameter("bias").data.zero_()
+    lone = torch.zeros_like(part)
+    lone[5] = part[5]
+    weight.put(layer.get_parameter("weight").data, lone)
+    made = layer(torch.randn(2, 8, 6, 6)).abs().sum((0, 2, 3))
+    assert made.nonzero().flatten().tolist() == [5]
+
+
+def test_biases_are_found_also_where_they_are_added_by_hand() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.b = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x @ self.w + self.b)
+
+    assert [b.path for b in layout(Plain(), torch.randn(3, 6)).biases] == ["b"]
+    model, batch = transformer(1, 1)
+    found = layout(model, batch)
+    attention = found.branches[0].weights
+    assert {w.bias.rpartition("self_attn.")[2] for w in attention} == {
+        "in_proj_bias",
+        "out_proj.bias",
+    }
+
+
+def test_a_head_that_an_embedding_shares_is_no_layer_of_its_own() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.f = nn.Embedding(11, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(torch.tanh(self.f(self.table(x))), self.table.weight)
+
+    found = layout(Tied(), torch.randint(11, (2, 5)))
+    assert [w.path for w in found.heads] == ["table.weight"]
+    assert [w.path for w in found.layers] == ["f.weight"]

@@ -63,7 +63,8 @@ class EquationBlock(nn.Module):
             with torch.no_grad():
                 module.weight.copy_(weight.reshape(module.weight.shape))
                 if module.bias is not None:
-                    module.bias.copy_(torch.from_numpy(draw_bias(source, init, layer, block)))
+                    bias = draw_bias(source, network.chosen, layer, block, scope)
+                    module.bias.copy_(torch.from_numpy(bias))
             parent, last = _parent(self, layer.name)
             if hasattr(parent, last) and last not in parent._modules:
                 raise NetworkError(

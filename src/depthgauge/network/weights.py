@@ -22,19 +22,25 @@ from depthgauge.network.layers import Layer
 #: The scalars of one block, by name, for each member.
 Scopes: TypeAlias = Sequence[Mapping[str, float]]
 
+#: Initialisers that a bias may have.
+_OF_VECTORS = ("zeros", "constant", "normal", "trunc_normal")
 LECUN = Init("lecun", tuple(INITS["lecun"].items()))
 
 
 def choose(layers: Sequence[Layer], inits: Mapping[str, Init]) -> dict[str, Init]:
     """Which initialiser each weight gets: the equation's, else the most specific name's in
-    ``inits``, else ``inits["default"]``, else LeCun (unit gain for a linear layer).
+    ``inits``, else ``inits["default"]``, else LeCun (unit gain for a linear layer). A bias has one
+    only where ``inits`` names it, ``"W1.bias"``.
 
     Raises NetworkError for a name that no weight has, and for a weight initialised in both places.
     """
     words = [alias for layer in layers for alias in layer.aliases]
+    words += [f"{alias}.bias" for layer in layers if layer.bias for alias in layer.aliases]
     for name in inits:
         if name != "default" and name not in words:
-            known = ", ".join(dict.fromkeys([*(layer.name for layer in layers), "default"]))
+            names = [layer.name for layer in layers]
+            names += [f"{layer.name}.bias" for layer in layers if layer.bias]
+            known = ", ".join(dict.fromkeys([*names, "default"]))
             raise NetworkError(
                 f"init names '{name}', but the block has {known}{nearest(name, known.split(', '))}"
             )
@@ -46,6 +52,15 @@ def choose(layers: Sequence[Layer], inits: Mapping[str, Init]) -> dict[str, Init
                 f"{layer.name} is initialised twice, in the equation and beside it; keep one"
             )
         chosen[layer.name] = layer.init or beside or inits.get("default", LECUN)
+        biases = (f"{alias}.bias" for alias in layer.aliases)
+        bias = next((inits[name] for name in biases if name in inits), None)
+        if layer.bias and bias is not None:
+            if bias.kind not in _OF_VECTORS:
+                raise NetworkError(
+                    f"the bias of {layer.name} is initialised by {bias.kind}, which is for "
+                    f"matrices; use {', '.join(_OF_VECTORS)}"
+                )
+            chosen[f"{layer.name}.bias"] = bias
     return chosen
 
 
@@ -61,7 +76,8 @@ class Weights:
     """``blocks(indices, scopes)`` gives the tensors of these blocks.
 
     A weight is ``(out, in, ...)`` for one member and ``(E, out, in, ...)`` for an ensemble. Biases
-    start at zero and are left out, but for PyTorch's default initialisation, which draws them.
+    start at zero and are left out, but for PyTorch's default initialisation, which draws them, and
+    those that have an initialiser of their own.
     """
 
     def __init__(
@@ -78,7 +94,12 @@ class Weights:
         self._sequential = [m.draws for m in members if isinstance(m.draws, SequentialDraws)]
         inits = {x.name: {m.inits[x.name].kind for m in members} for x in layers}
         self._normal = {name for name, kinds in inits.items() if kinds <= NORMAL_STD.keys()}
-        self._biased = {x.name for x in layers if x.bias and "torch" in inits[x.name]}
+        own = {name for m in members for name in m.inits}
+        self._biased = {
+            x.name
+            for x in layers
+            if x.bias and ("torch" in inits[x.name] or f"{x.name}.bias" in own)
+        }
 
     def blocks(self, indices: Sequence[int], scopes: Sequence[Scopes]) -> list[dict[str, Tensor]]:
         """For each block: weights by layer name, drawn biases by ``<layer>.bias``.
@@ -116,8 +137,11 @@ class Weights:
         self._place(found, name, drawn)
         if name in self._biased:
             biases = [
-                [draw_bias(m.draws, m.inits[name], layer, i) for m in self._members]
-                for i in indices
+                [
+                    draw_bias(m.draws, m.inits, layer, i, scope)
+                    for m, scope in zip(self._members, each, strict=True)
+                ]
+                for i, each in zip(indices, scopes, strict=True)
             ]
             self._place(found, f"{name}.bias", np.stack(biases))
 
@@ -178,9 +202,15 @@ def draw_weight(
     return INITIALISERS[init.kind](layer.shape, options_of(init, scope), source)
 
 
-def draw_bias(draws: Draws, init: Init, layer: Layer, block: int) -> Any:
-    """Zero, but for PyTorch's default: uniform on +-1/sqrt(fan_in)."""
-    if init.kind != "torch":
+def draw_bias(
+    draws: Draws, inits: Mapping[str, Init], layer: Layer, block: int, scope: Mapping[str, float]
+) -> Any:
+    """By its own initialiser; else zero, but for PyTorch's default: uniform on +-1/sqrt(fan_in)."""
+    name = f"{layer.name}.bias"
+    if name in inits:
+        draw = INITIALISERS[inits[name].kind]
+        return draw(layer.shape[:1], options_of(inits[name], scope), draws.source(block, name))
+    if inits[layer.name].kind != "torch":
         return np.zeros(layer.shape[:1])
     bound = float(np.prod(layer.shape[1:])) ** -0.5
-    return (2 * draws.source(block, f"{layer.name}.bias").uniform(layer.shape[0]) - 1) * bound
+    return (2 * draws.source(block, name).uniform(layer.shape[0]) - 1) * bound

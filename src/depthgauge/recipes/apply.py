@@ -13,11 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from depthgauge.equation.nodes import Attention, Block, Convolution, Init, Linear, Node, rewrite
 from depthgauge.equation.text import to_text
+from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import duplicate
 from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
@@ -72,6 +75,14 @@ class Rewritten:
 
     network: Network
     changes: tuple[str, ...]
+    recipe: Recipe
+
+    def module(self, batch: Any, seed: int = 0) -> nn.Module:
+        """The network as a module, with what the recipe does by looking at a batch."""
+        model = self.network.module(seed)
+        if self.recipe.after is not None:
+            self.recipe.after(model, batch)
+        return model
 
 
 # ---------------------------------------------------------------------------- an equation
@@ -84,27 +95,44 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
     recipe does not cover.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    if rules.unwritten:
+        raise NetworkError(f"{rules.title} cannot be put into an equation: {rules.unwritten}")
+    block, inits = _rewritten(network, rules)
+    bare = rewrite(block, _without_init)
+    assert isinstance(bare, Block)
+    changed = replace(network, equation=bare, scalars=None, init={**network.chosen, **inits})
+    lines = [f"- {network.block}", f"+ {block}"] if block != network.block else []
+    for name, init in inits.items():
+        before = to_text(network.chosen[name]) if name in network.chosen else "zeros"
+        if before != to_text(init):
+            lines.append(f"{name}: {before} -> {to_text(init)}")
+    return Rewritten(changed, tuple(lines), rules)
+
+
+def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]:
+    """The block by the recipe, and the initialisers that it asks for."""
     # Two blocks show all that one says: its last layer leads on, and is no head.
     two = replace(network, equation=network.block, scalars=None, depth=2, draws="keyed")
     shape = (4, *two.state_shape)
     found = layout(two.module(), torch.randn(shape, generator=torch.Generator().manual_seed(0)))
     plan = rules.plan(found)
+    if any(not weight.bias for weight in plan.biased):
+        biased = rewrite(network.block, _biased)
+        assert isinstance(biased, Block)
+        return _rewritten(replace(network, equation=biased, scalars=None), rules)
     inits: dict[str, Init] = {}
     for target in (target for rule in plan.rules for target in rule.targets):
-        block_path, _, name = target.weight.path.removeprefix("blocks.").partition(".")
-        if block_path == "0":
-            inits[name.removesuffix(".weight")] = init_of(target.init)
+        block_path, _, path = target.weight.path.removeprefix("blocks.").partition(".")
+        name, init = path.removesuffix(".weight"), init_of(target.init)
+        bias = len(target.weight.shape) == 1
+        if block_path == "0" and not (bias and init.kind == "zeros" and name not in network.chosen):
+            inits[name] = init
     forms = plan.forms[: len(plan.forms) // 2]
-    block = reshaped(network.block, forms) if forms else network.block
-    bare = rewrite(block, _without_init)
-    assert isinstance(bare, Block)
-    chosen = {**network.chosen, **inits}
-    changed = replace(network, equation=bare, scalars=None, init=chosen)
-    lines = [f"- {network.block}", f"+ {block}"] if block != network.block else []
-    for name, init in network.chosen.items():
-        if name in inits and inits[name] != init:
-            lines.append(f"{name}: {to_text(init)} -> {to_text(inits[name])}")
-    return Rewritten(changed, tuple(lines))
+    return reshaped(network.block, forms) if forms else network.block, inits
+
+
+def _biased(node: Node) -> Node:
+    return replace(node, bias=True) if isinstance(node, Linear | Convolution | Attention) else node
 
 
 def _without_init(node: Node) -> Node:
@@ -122,9 +150,17 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     SpecificationError, NetworkError for a network that the recipe does not cover, ModelError.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    found = layout(model, batch)
+    copied, found = duplicate(model), layout(model, batch)
     plan = rules.plan(found)
-    work = _Work(duplicate(model), found, plan)
+    bare = tuple(dict.fromkeys(weight.owner for weight in plan.biased if not weight.bias))
+    given = [path for path in bare if _given_bias(copied.get_submodule(path))]
+    if given:
+        found = layout(copied, batch)
+        plan = rules.plan(found)
+    work = _Work(copied, found, plan)
+    work.changes += [f"{len(given)} layers with a bias put in"] if given else []
+    work.left += [f"'{path}' has no bias, and none can be put in" for path in bare
+                  if path not in given]  # fmt: skip
     work.draw(seed)
     work.form()
     if rules.after is not None:
@@ -142,6 +178,15 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     )
 
 
+def _given_bias(module: nn.Module) -> bool:
+    """Put a bias into a linear layer or a convolution; whether it is one."""
+    if not isinstance(module, nn.Linear | _ConvNd):
+        return False
+    out = module.out_features if isinstance(module, nn.Linear) else module.out_channels
+    module.bias = nn.Parameter(module.weight.new_zeros(out))
+    return True
+
+
 def drawn(target: Target, parameter: Tensor, seed: int) -> Tensor:
     """What the rule's initialiser draws for this parameter, in its layout.
 
@@ -149,19 +194,12 @@ def drawn(target: Target, parameter: Tensor, seed: int) -> Tensor:
     """
     weight, init = target.weight, init_of(target.init)
     fresh = parameter.detach().clone()
-    if len(weight.shape) < 2:
-        constant = number = options_of(init, target.scope).get("value", 0.0)
-        assert init.kind in ("zeros", "constant"), constant
-        return fresh.fill_(float(number))
-    role = f".{weight.role}" if weight.rows is not None else ""
-    source = KeyedDraws(seed).source(0, weight.path + role)
-    numbers = INITIALISERS[init.kind](weight.turned, options_of(init, target.scope), source)
-    values = torch.from_numpy(numbers).to(parameter)
-    turned = fresh.transpose(0, weight.axis) if weight.axis else fresh
-    if weight.rows is None:
-        turned.copy_(values)
-    else:
-        turned[list(weight.rows)] = values
+    name = weight.path + (f".{weight.role}" if weight.rows is not None else "")
+    names = [name, *(f"{name}.{group}" for group in range(2, weight.groups + 1))]
+    draws, options = KeyedDraws(seed), options_of(init, target.scope)
+    draw = INITIALISERS[init.kind]
+    numbers = [draw(weight.group, options, draws.source(0, name)) for name in names]
+    weight.put(fresh, torch.from_numpy(np.concatenate(numbers)).to(parameter))
     return fresh
 
 
@@ -271,7 +309,7 @@ class _Work:
             width = last[-1].turned[0]
             self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
         elif at == "in":
-            norm = norm_of(kind, first[0].turned[1], axis)
+            norm = norm_of(kind, first[0].turned[1] * first[0].groups, axis)
             for path in dict.fromkeys(w.owner for w in first):
                 self._wrap(path, lambda m: Entered(m, norm), done, what)
         elif last:
@@ -280,7 +318,7 @@ class _Work:
                 width = last[-1].turned[0]
                 self._wrap(path, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
             else:
-                width = last[-1].turned[1]
+                width = last[-1].turned[1] * last[-1].groups
                 self._wrap(path, lambda m: Entered(m, norm_of(kind, width, axis)), done, what)
 
     def _coefficients(self, branch: Residual, form: Form, done: Counter[str]) -> None:

@@ -6,9 +6,10 @@ recipe's,
     | rms / expected - 1 | <= 5 / sqrt(2 n) + 0.02
 
 for n numbers: five standard errors of a normal sample's, and what a uniform or a truncated draw is
-off. A weight that is to be zero must be exactly zero, one that is to be orthogonal must have equal
-singular values. Factors of skips and branches are read from the block equation, gradients of the
-first steps from steps that are taken on a copy.
+off. Of what is not drawn number by number, an orthogonal weight or a constant, |rms / expected - 1|
+is at most 0.002. A weight that is to be zero must be exactly zero, one that is to be orthogonal
+must have equal singular values. Factors of skips and branches are read from the block equation,
+gradients of the first steps from steps that are taken on a copy.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from depthgauge.trace.measuring import measure_module
 
 __all__ = ["Audit", "Finding", "audit", "held"]
 
+#: Whose root mean square no chance enters, and how far it may lie from the recipe's (bfloat16).
+_EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
 #: How far a fixed factor or a learned number may lie from the recipe's.
 _CLOSE = 1e-3
 
@@ -121,6 +124,8 @@ def audit(
     found = layout(model, batch)
     plan = rules.plan(found)
     findings = list(held(model, found, plan))
+    if rules.measured is not None:
+        findings += [_count(count) for count in rules.measured(model, batch)]
     if plan.silent:
         findings.append(_silent(model, batch))
     if plan.wakes:
@@ -137,6 +142,11 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         if rule.targets:
             yield _rule(rule, parameters)
     yield from _forms(found, plan.forms, parameters)
+    if plan.biased:
+        bare = [weight for weight in plan.biased if not weight.bias]
+        why = f"'{bare[0].path}' has none" if bare else ""
+        have = len(plan.biased) - len(bare)
+        yield _count(Count("weight layers with a bias", have, len(plan.biased), why))
     for count in plan.counts:
         yield _count(count)
 
@@ -168,9 +178,13 @@ class _Seen:
         return self.of(self.target.init)
 
     def of(self, init: str) -> float:
-        return rms_of(init_of(init), self.target.weight.turned, self.target.scope)
+        return rms_of(init_of(init), self.target.weight.group, self.target.scope)
 
     def follows(self, init: str) -> bool:
+        if not self.target.sized and init == self.target.init:
+            return True
+        if init_of(init).kind in _EXACT:
+            return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
         return _near(self.rms, self.of(init), self.tensor.numel())
 
     @property
@@ -186,7 +200,9 @@ class _Seen:
                 return "numbers outside the kernel's centre"
             flat = middle
         if kind in ("orthogonal", "delta_orthogonal"):
-            values = torch.linalg.svdvals(flat.reshape(flat.shape[0], -1))
+            parts = flat.reshape(self.target.weight.groups, self.target.weight.group[0], -1)
+            tall = parts.mT if parts.shape[1] < parts.shape[2] else parts
+            values = torch.linalg.eigvalsh(tall.mT @ tall).clamp(min=0).sqrt()
             if float(values.min()) < 0.99 * float(values.max()):
                 low, high = float(values.min()), float(values.max())
                 return f"singular values from {low:.3g} to {high:.3g}, expected equal ones"
@@ -200,8 +216,9 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
         tensor = target.weight.part(parameters[target.weight.path])
         seen.append(_Seen(target, tensor, _rms(tensor)))
     wrong = [s for s in seen if not s.follows(s.target.init)]
-    if not wrong and not _together(seen, [s.expected for s in seen]):
-        wrong = seen  # each within its own error, and yet all of them off
+    sized = [s for s in seen if s.target.sized]
+    if not wrong and not _together(sized, [s.expected for s in sized]):
+        wrong = sized  # each within its own error, and yet all of them off
     bent = [(s, why) for s in seen if s not in wrong and (why := s.shaped)]
     right = len(seen) - len(wrong) - len(bent)
     if bent and not wrong:
@@ -235,8 +252,8 @@ def _four(std: float) -> str:
 
 
 def _ratio(seen: Sequence[_Seen]) -> float:
-    """Geometric mean of measured over expected; 0 if any is zero, NaN if zero is expected."""
-    ratios = [s.rms / s.expected for s in seen if s.expected > 0]
+    """Geometric mean of measured over expected; 0 if any is zero, NaN if no size is expected."""
+    ratios = [s.rms / s.expected for s in seen if s.expected > 0 and s.target.sized]
     if not ratios:
         return math.nan
     if min(ratios) == 0:
@@ -245,26 +262,35 @@ def _ratio(seen: Sequence[_Seen]) -> float:
 
 
 def _mistake(wrong: Sequence[_Seen]) -> str:
-    """The words of the first mistake that would make every one of these tensors what it is."""
+    """The words of the mistake that would make every one of these tensors what it is: the first of
+    those that come as close as the closest, within 1 per cent."""
     tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
+    off: dict[str, float] = {}
     for words in tables[0] if tables else ():
         if not all(words in table for table in tables):
             continue
         inits = [table[words] for table in tables]
-        each = all(s.follows(init) for s, init in zip(wrong, inits, strict=True))
-        if each and _together(wrong, [s.of(init) for s, init in zip(wrong, inits, strict=True)]):
-            return words
-    return ""
+        if all(s.follows(init) for s, init in zip(wrong, inits, strict=True)):
+            expected = [s.of(init) for s, init in zip(wrong, inits, strict=True)]
+            ratio, numbers = _pooled(wrong, expected)
+            if not numbers or _near(ratio, 1.0, numbers):
+                off[words] = abs(ratio - 1) if numbers else 0.0
+    closest = min(off.values(), default=0.0)
+    return next((words for words, far in off.items() if far <= closest + 0.01), "")
 
 
 def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
     """Whether the weights, as one sample of all their numbers, are of the size expected."""
+    ratio, numbers = _pooled(seen, expected)
+    return not numbers or _near(ratio, 1.0, numbers)
+
+
+def _pooled(seen: Sequence[_Seen], expected: Sequence[float]) -> tuple[float, int]:
+    """Measured over expected root mean square of all their numbers, and how many these are."""
     known = [(s, e) for s, e in zip(seen, expected, strict=True) if e > 0]
-    if not known:
-        return True
     numbers = sum(s.tensor.numel() for s, _ in known)
-    mean = math.fsum(s.tensor.numel() * (s.rms / e) ** 2 for s, e in known) / numbers
-    return _near(math.sqrt(mean), 1.0, numbers)
+    squares = math.fsum(s.tensor.numel() * (s.rms / e) ** 2 for s, e in known)
+    return math.sqrt(squares / max(numbers, 1)), numbers
 
 
 # --------------------------------------------------------------------------------- forms
@@ -426,6 +452,7 @@ def _gains(
 def _count(count: Count) -> Finding:
     if count.expected:
         said = f"{count.found} of {count.expected} {count.what}"
+        said += f"; {count.why}" if count.why and count.found < count.expected else ""
         return Finding(count.what, min(count.found, count.expected), count.expected, said)
     why = f": {count.why}" if count.why and count.found else ""
     said = f"{count.found or 'no'} {count.what}{why}"

@@ -8,35 +8,60 @@ norm the stream still doubles its variance at each sum.
 
 from __future__ import annotations
 
-from depthgauge.recipes.rules import Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout
+from depthgauge.recipes.layers import TORCH, derived_for, of_every_layer
+from depthgauge.recipes.rules import Plan, Recipe
+from depthgauge.trace.layout import Layout, Weight
 
-__all__ = ["HE"]
+__all__ = ["HE", "he"]
 
 
-def _plan(layout: Layout) -> Plan:
-    scope = scope_of(layout)
-    mistakes = (
-        ("torch", "PyTorch's default, kaiming_uniform with a = sqrt(5)"),
-        ("lecun", "a gain of 1, where ReLU takes sqrt(2)"),
+def he(gain: str = "sqrt(2)") -> Recipe:
+    """He initialisation; ``gain`` for other activations than ReLU, ``sqrt(2/(1+a**2))`` for a leaky
+    one of slope a."""
+    own = gain == "sqrt(2)"
+    init = "he" if own else f"he(gain={gain})"
+    mistakes = [
+        TORCH,
+        ("lecun", f"a gain of 1, where {'ReLU takes sqrt(2)' if own else f'{gain} is asked'}"),
         ("xavier", "Xavier"),
-        ('he(mode="fan_out")', "of the fan out"),
-        ("he(gain=2)", "a gain of 2: the square root was left out"),
+        (f'he(mode="fan_out", gain={gain})', "of the fan out"),
+        (f"he(gain=({gain})**2)", "the gain squared: the square root was left out"),
+    ]
+
+    def mistakes_of(weight: Weight) -> list[tuple[str, str]]:
+        if weight.groups == 1:
+            return mistakes
+        whole = f"normal(std={gain}/sqrt({weight.fan_out * weight.groups}))"
+        return [*mistakes, (whole, "of the fan out of all groups, as PyTorch counts it")]
+
+    def plan(layout: Layout) -> Plan:
+        heads = {weight.path for weight in layout.heads}
+        weights = [w for w in layout.layers if w.path not in heads]
+        law = f"{gain} / sqrt(fan in)"
+        if own:
+            law = f"sqrt(2 / fan in){derived_for(layout, ('relu', 'leaky_relu'), 'ReLU')}"
+        return of_every_layer(layout, weights, lambda _: init, law, mistakes_of)
+
+    return Recipe(
+        "he",
+        "He initialisation",
+        "layers that a ReLU follows",
+        (
+            f"every weight: normal of standard deviation {gain} / sqrt(fan in), or uniform of it",
+            "biases zero",
+            "another activation takes another gain, 1 / sqrt(E[phi(z)^2]): tanh 1.593, GELU 1.534, "
+            "SiLU 1.677",
+        ),
+        (
+            "fan in counts the kernel's places, and of a grouped convolution its own channels",
+            "fan out keeps the gradient, fan in the state; torchvision's ResNets take fan out",
+            "the weight of a transposed convolution has its inputs first",
+            "says nothing of sums: a residual stream without norms grows by a factor a branch",
+        ),
+        "He, Zhang, Ren and Sun, arXiv 1502.01852",
+        plan,
+        judgement="the head, which no ReLU follows, keeps what it has",
     )
-    targets = tuple(Target(w, "he", scope, mistakes) for w in layout.hidden)
-    return Plan((Rule("weights", "sqrt(2 / fan in)", targets),))
 
 
-HE = Recipe(
-    "he",
-    "He initialisation",
-    "layers that a ReLU follows",
-    ("every weight: normal of standard deviation sqrt(2 / fan in)", "biases zero"),
-    (
-        "fan in counts the kernel's places, and of a grouped convolution its own channels",
-        "fan out keeps the gradient, fan in the state; torchvision's ResNets take fan out",
-        "says nothing of sums: a residual stream without norms grows by a factor a branch",
-    ),
-    "He, Zhang, Ren and Sun, arXiv 1502.01852",
-    _plan,
-)
+HE = he()

@@ -43,12 +43,14 @@ def _scalar(text: str) -> Any:
 @dataclass(frozen=True)
 class Target:
     """One weight and its initialiser, ``"he(gain=sqrt(2)/sqrt(L))"``; ``mistakes``: others that are
-    met in its place, each with the mistake that makes it. ``scope``: values of the symbols."""
+    met in its place, each with the mistake that makes it. ``scope``: values of the symbols.
+    ``sized``: whether its size is held to too, or is left to what data ask for."""
 
     weight: Weight
     init: str
     scope: Mapping[str, float] = field(repr=False)
     mistakes: tuple[tuple[str, str], ...] = ()
+    sized: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class Plan:
     ``rules``: initialisers. ``forms``: one for each residual branch, in the layout's order, or
     none. ``counts``: what else is counted. ``silent``: every branch adds exactly zero at the start.
     ``wakes``: the first step, from 0, at which a parameter's gradient is not zero, by its path;
-    what is not named is not held to a step. ``groups``: for the optimiser.
+    what is not named is not held to a step. ``groups``: for the optimiser. ``biased``: weight
+    layers that are to have a bias; one that has none gets one, and the plan is made anew.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -121,6 +124,7 @@ class Plan:
     silent: bool = False
     wakes: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
+    biased: tuple[Weight, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,8 @@ class Recipe:
     what it asks of the network; ``rule`` and ``traps`` in lines of words; ``reference``: the paper.
     ``plan`` raises NetworkError for a network that it does not cover. ``after``: what is done to a
     module once the plan is in it, with its batch (initialisers that look at data), returning a line
-    of words."""
+    of words. ``measured``: what an audit counts on the batch. ``unwritten``: why no equation can
+    say it, if none can."""
 
     name: str
     title: str
@@ -141,6 +146,8 @@ class Recipe:
     tier: int = 1
     judgement: str = ""
     after: Callable[[nn.Module, Any], str] | None = None
+    measured: Callable[[nn.Module, Any], Sequence[Count]] | None = None
+    unwritten: str = ""
 
 
 def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:

@@ -18,6 +18,7 @@ from depthgauge.equation.count import count
 from depthgauge.equation.nodes import LearnedScalar
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, analyse
+from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.heads import ROLES, projections
 from depthgauge.trace.readings import Readings
@@ -33,10 +34,13 @@ class Weight:
 
     ``fan_in`` numbers enter each of ``fan_out`` (of a kernel, with its places); 0 where the
     function does not say. ``axis``: where its outputs lie; ``rows``: which of them are meant, all
-    if None; ``stacked``: the fan out of all. ``role``: query, key, value or output of attention,
+    if None; ``stacked``: the fan out of all. ``groups`` of a convolution: its channels fall into so
+    many, and both fans are those within one. ``role``: query, key, value or output of attention,
     else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
     ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
-    added to what enters it.
+    added to what enters it. ``bias``: the path of its bias, ``""`` without one. ``lengths``: that
+    of the parameter that its directions are multiplied by (weight normalisation). ``looked_up``: an
+    embedding reads the same numbers.
     """
 
     path: str
@@ -50,6 +54,10 @@ class Weight:
     rows: tuple[int, ...] | None = None
     stacked: int = 0
     first: bool = False
+    groups: int = 1
+    bias: str = ""
+    lengths: str = ""
+    looked_up: bool = False
 
     @property
     def owner(self) -> str:
@@ -58,16 +66,42 @@ class Weight:
 
     @property
     def turned(self) -> tuple[int, ...]:
-        """The shape with its outputs first, ``(out, in, ...)``, of the rows that are meant."""
+        """The shape with its outputs first, ``(out, in, ...)``, of the rows that are meant; ``in``
+        are the inputs of one output, in a convolution of groups those of its group."""
         shape = list(self.shape)
         if self.axis:
             shape[0], shape[self.axis] = shape[self.axis], shape[0]
+            if self.groups > 1:
+                shape[:2] = shape[0] * self.groups, shape[1] // self.groups
         return tuple(shape) if self.rows is None else (len(self.rows), *shape[1:])
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """The shape of one group, outputs first: what an initialiser draws."""
+        out, *others = self.turned
+        return (out // self.groups, *others)
 
     def part(self, tensor: Tensor) -> Tensor:
         """What is meant of the tensor, outputs first: a view, or of some rows a copy."""
-        turned = tensor.transpose(0, self.axis) if self.axis else tensor
+        turned = tensor
+        if self.axis and self.groups > 1:  # (groups in, out, ...): each group is turned by itself
+            parts = tensor.reshape(self.groups, -1, *tensor.shape[1:]).transpose(1, 1 + self.axis)
+            turned = parts.flatten(0, 1)
+        elif self.axis:
+            turned = tensor.transpose(0, self.axis)
         return turned if self.rows is None else turned[list(self.rows)]
+
+    def put(self, tensor: Tensor, part: Tensor) -> None:
+        """Write into the tensor what is meant of it, as ``part`` gives it."""
+        if self.axis and self.groups > 1:
+            parts = part.reshape(self.groups, -1, *part.shape[1:]).transpose(1, 1 + self.axis)
+            tensor.copy_(parts.flatten(0, 1))
+            return
+        turned = tensor.transpose(0, self.axis) if self.axis else tensor
+        if self.rows is None:
+            turned.copy_(part)
+        else:
+            turned[list(self.rows)] = part
 
 
 @dataclass(frozen=True)
@@ -120,7 +154,8 @@ class Residual:
 class Layout:
     """The residual branches of all streams, the weights after which no other comes (heads), those
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
-    sum, and the parameters that are one number."""
+    sum, the parameters that are one number, the biases of weights, and the kinds of activation that
+    were met, each once."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -128,6 +163,8 @@ class Layout:
     norms: tuple[str, ...]
     final: tuple[str, ...]
     scalars: tuple[str, ...]
+    biases: tuple[Weight, ...] = ()
+    activations: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -146,6 +183,17 @@ class Layout:
             return tuple(w for branch in self.branches for w in branch.weights if w.fan_in)
         heads = {weight.path for weight in self.heads}
         return tuple(w for w in self.outside if w.fan_in and w.path not in heads)
+
+    @property
+    def layers(self) -> tuple[Weight, ...]:
+        """Every weight layer, in branches and out of them, but for what an embedding shares."""
+        inside = tuple(w for branch in self.branches for w in branch.weights)
+        return tuple(w for w in (*inside, *self.outside) if w.fan_in and not w.looked_up)
+
+    def biases_of(self, weights: Sequence[Weight]) -> tuple[Weight, ...]:
+        """The biases of these weights, each once."""
+        paths = {weight.bias for weight in weights}
+        return tuple(bias for bias in self.biases if bias.path in paths)
 
     @property
     def blocks(self) -> int:
@@ -174,7 +222,7 @@ def layout(model: nn.Module, batch: Any) -> Layout:
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
     graph, roles = analysis.graph, analysis.roles
-    parts = projections(roles)
+    parts, tables = projections(roles), looked_up(analysis)
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
@@ -190,17 +238,23 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             read = _read(step, len(link.branches))
             for branch, form in zip(link.branches, read, strict=True):
                 inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
-                row = _Row(analysis, readings, parts, sorted(inside))
+                row = _Row(analysis, readings, parts, sorted(inside), tables)
                 found.append(row.residual(track.stream.name, place, branch, link, form))
     within = {weight.path for branch in found for weight in branch.weights}
-    every = _Row(analysis, readings, parts, sorted(graph.live)).weights()
+    every = _Row(analysis, readings, parts, sorted(graph.live), tables).weights()
     heads = tuple(weight for weight in every if weight.last and weight.path not in within)
-    seen = {weight.path: weight for weight in every if weight.path not in within}
+    seen: dict[str, list[Weight]] = {}
+    for weight in every:
+        seen.setdefault(weight.path, []).append(weight)
+    lengths = {weight.lengths for weight in every}
     outside = tuple(
-        seen.get(path, Weight(path, tuple(p.shape), 0, 0, False, False))
+        weight
         for path, p in parameters.items()
-        if p.dim() > 1 and path not in within
+        if p.dim() > 1 and path not in within | lengths
+        for weight in seen.get(path, [Weight(path, tuple(p.shape), 0, 0, False, False)])
     )
+    weights = [w for branch in found for w in branch.weights] + list(outside)
+    biases = tuple(dict.fromkeys(weight.bias for weight in weights if weight.bias))
     norms = [i for i in sorted(graph.live) if graph.values[i].kind == "norm"]
     norms += [i for i in sorted(graph.live) if i not in norms and roles.norm_of(i) is not None]
     ends = [track.stream.links[-1].merge.value for track in analysis.tracks if track.stream.links]
@@ -212,6 +266,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         tuple(dict.fromkeys(graph.path(i) for i in sorted(norms))),
         tuple(dict.fromkeys(graph.path(i) for i in after)),
         tuple(path for path, p in parameters.items() if p.numel() == 1),
+        tuple(Weight(path, tuple(parameters[path].shape), 0, 0, False, False) for path in biases),
+        tuple(dict.fromkeys(bent.kind for bent in readings.activations.values())),
     )
 
 
@@ -252,6 +308,7 @@ class _Row:
     readings: Readings
     parts: Mapping[int, Mapping[str, tuple[int, ...] | None]]
     order: Sequence[int]
+    tables: frozenset[int]  # parameters that embeddings read
 
     def residual(
         self, stream: str, block: int, branch: Branch, link: Link, form: _Form
@@ -324,8 +381,12 @@ class _Row:
             for k, (place, group) in enumerate(held):
                 # Of attention in one function, the output's weight comes last.
                 last = behind == 0 and k == len(held) - 1
+                lengths = lengths_of(dict(group))
                 for path, shape in group:
+                    if path == lengths:
+                        continue
                     whole = self._weight(values[i], place, path, shape, last)
+                    whole = replace(whole, lengths=lengths)
                     whole = replace(whole, first=i in entered and (not last or len(held) == 1))
                     row += self._split(values[i], whole, behind, k, len(held))
             found.append(row)
@@ -348,9 +409,20 @@ class _Row:
     def _weight(
         self, value: Value, place: int, path: str, shape: tuple[int, ...], last: bool
     ) -> Weight:
-        fan_in, fan_out, axis = _fans(value, place, shape)
+        fan_in, fan_out, axis = fans_of(value, place, shape)
         shifted = _shifted(self.analysis, value)
-        return Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
+        groups = groups_of(self.analysis, value, shape)
+        if axis:
+            fan_in //= groups
+        else:
+            fan_out //= groups
+        found = Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
+        return replace(
+            found,
+            groups=groups,
+            bias=bias_of(self.analysis, value, place),
+            looked_up=value.inputs[place] in self.tables,
+        )
 
     def _split(
         self, value: Value, whole: Weight, behind: int, place: int, parts: int
@@ -447,19 +519,6 @@ def _held(analysis: Analysis, i: int) -> list[tuple[int, list[tuple[str, tuple[i
         if found:
             groups.append((place, list(found.items())))
     return groups
-
-
-def _fans(value: Value, place: int, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """What enters, what leaves, and the axis of what leaves, by the function's layout of its
-    weight."""
-    kernel = prod(shape[2:])
-    if value.name.startswith("conv_transpose"):
-        return shape[0] * kernel, shape[1] * kernel, 1
-    if value.name.startswith("conv") or value.name in ("linear", "multi_head_attention_forward"):
-        return shape[1] * kernel, shape[0] * kernel, 0
-    if value.name in ("matmul", "mm", "addmm", "bmm", "rmatmul") and len(shape) == 2:
-        return (shape[0], shape[1], 1) if place else (shape[1], shape[0], 0)
-    return 0, 0, 0
 
 
 def _activation_shifted(analysis: Analysis, readings: Readings, value: Value) -> bool:

@@ -1,0 +1,71 @@
+"""What a function does with its weight: what enters, what leaves, groups, the bias beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from depthgauge.trace.analysis import Analysis
+from depthgauge.trace.graph import Value
+
+__all__ = ["bias_of", "fans_of", "groups_of", "lengths_of", "looked_up"]
+
+
+def fans_of(value: Value, place: int, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """What enters, what leaves, and the axis of what leaves, by the function's layout of its
+    weight."""
+    kernel = prod(shape[2:])
+    if value.name.startswith("conv_transpose"):
+        return shape[0] * kernel, shape[1] * kernel, 1
+    if value.name.startswith("conv") or value.name in ("linear", "multi_head_attention_forward"):
+        return shape[1] * kernel, shape[0] * kernel, 0
+    if value.name in ("matmul", "mm", "addmm", "bmm", "rmatmul") and len(shape) == 2:
+        return (shape[0], shape[1], 1) if place else (shape[1], shape[0], 0)
+    return 0, 0, 0
+
+
+def groups_of(analysis: Analysis, value: Value, shape: tuple[int, ...]) -> int:
+    """The groups of a convolution, from the channels of what enters and leaves it."""
+    if not value.name.startswith("conv"):
+        return 1
+    channel = -1 - len(shape[2:])
+    if value.name.startswith("conv_transpose"):
+        return max(value.shape[channel] // shape[1], 1)
+    return max(analysis.graph.values[value.inputs[0]].shape[channel] // shape[1], 1)
+
+
+def bias_of(analysis: Analysis, value: Value, place: int) -> str:
+    """The vector that is added to what the weight at ``place`` makes: by the function itself, or by
+    a sum that follows it."""
+    values = analysis.graph.values
+    vectors = {
+        at: values[j].path
+        for at, j in enumerate(value.inputs)
+        if values[j].kind == "parameter" and len(values[j].shape) == 1
+    }
+    if vectors:
+        return vectors[min(vectors, key=lambda at: (at < place, at))]
+    for j in analysis.graph.consumers[value.index]:
+        if values[j].kind == "sum" and values[j].call == value.call:
+            for k in values[j].inputs:
+                if values[k].kind == "parameter" and values[k].shape == value.shape[-1:]:
+                    return values[k].path
+    return ""
+
+
+def lengths_of(together: Mapping[str, tuple[int, ...]]) -> str:
+    """Of the parameters that one weight is computed of, by path with their shapes, the one that
+    holds a number for each output of another; ``""`` without one."""
+    for path, shape in together.items():
+        for other in together.values():
+            pairs = list(zip(shape, other, strict=False))
+            fits = len(shape) == len(other) and all(a in (1, b) for a, b in pairs)
+            if fits and shape != other and sum(a > 1 for a in shape) == 1:
+                return path
+    return ""
+
+
+def looked_up(analysis: Analysis) -> frozenset[int]:
+    """The parameters that embeddings read, by their values."""
+    values = analysis.graph.values
+    return frozenset(j for v in values if v.name == "embedding" for j in v.inputs)

@@ -1,0 +1,38 @@
+"""Recipes that initialise every layer, held against one another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from depthgauge.errors import NetworkError
+from depthgauge.recipes.apply import apply
+from depthgauge.recipes.audit import audit
+from tests.recipes.models import mlp
+
+EVERY = ("xavier", "he", "lecun", "orthogonal", "lsuv", "weight-norm", "sigma-reparam")
+
+
+@pytest.mark.parametrize("applied", EVERY)
+def test_a_network_of_one_follows_no_other(applied: str) -> None:
+    model, batch = mlp()
+    made = apply(model, batch, applied).model
+    assert [name for name in EVERY if audit(made, batch, name).holds] == [applied]
+
+
+def test_without_a_layer() -> None:
+    model, batch = nn.Sequential(nn.Tanh()), torch.randn(3, 4)
+    for name in EVERY:
+        with pytest.raises(NetworkError, match="no weight layer was found"):
+            audit(model, batch, name)
+
+
+def test_the_seed_and_the_path_key_the_draws() -> None:
+    model, batch = mlp()
+    first, again, other = (apply(model, batch, "he", seed=seed).model for seed in (1, 1, 2))
+    for name, p in first.named_parameters():
+        assert torch.equal(p, again.get_parameter(name))
+        if p.dim() > 1 and not name.startswith("7."):  # the head is He's to leave
+            assert not torch.equal(p, other.get_parameter(name))
+    assert not torch.equal(first.get_parameter("1.up.weight"), first.get_parameter("2.up.weight"))
