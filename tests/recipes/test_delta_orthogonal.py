@@ -77,7 +77,7 @@ def test_faults() -> None:
     for plant, words in (
         (_flattened, "1 of 4 kernels: numbers outside the kernel's centre"),
         (_truncated, "1 of 4 kernels: singular values from"),
-        (_without, "3 of 4 weight layers with a bias; '2.weight' has none"),
+        (_without, "3 of 4 weight layers with a bias: '2.weight' has none"),
         (scaled("bias", 0.0), "4 of 4 biases: zero, .*that point is off the critical line"),
         (scaled("bias", 2.0105e-5**0.5), "the variance in place of the standard deviation"),
     ):

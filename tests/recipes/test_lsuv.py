@@ -55,7 +55,8 @@ def test_on_equations() -> None:
         batch,
         "lsuv",
         scaled("5.conv3.1.weight", 1.2),
-        r"5 of 12 layers of unit variance.*'blocks.5.conv3.1.weight' makes: it has 1.2",
+        r"5 of 12 layers of unit variance on the batch: what 'blocks.5.conv3.1.weight' makes has a "
+        r"standard deviation of 1.2",
     )
 
 

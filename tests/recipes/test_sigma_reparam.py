@@ -80,7 +80,7 @@ def test_what_is_parametrised_already_is_left_and_said() -> None:
         "already ('2.parametrizations.weight.original1')"
     )
     words = said(audit(applied.model, torch.randn(4, 8), "sigma-reparam"))
-    assert words.startswith("1 of 2 weights divided by their spectral norm; '2.param")
+    assert words.startswith("1 of 2 weights divided by their spectral norm: '2.param")
 
 
 def test_two_passes_before_one_gradient() -> None:
@@ -90,11 +90,11 @@ def test_two_passes_before_one_gradient() -> None:
 
 def test_faults() -> None:
     for plant, words in (
-        (_bare, "13 of 14 weights divided by their spectral norm; '2.up.weight' is its own"),
+        (_bare, "13 of 14 weights divided by their spectral norm: '2.up.weight' is its own"),
         (scaled("1.down.parametrizations.weight.0.gamma", 0.5),
-         "13 of 14 learned numbers gamma that begin at 1; that of '1.down"),
+         "13 of 14 learned numbers gamma that begin at 1: that of '1.down"),
         (undone("4.up.parametrizations.weight.original", 0.1),
-         "13 of 14 weights whose spectral norm is gamma; '4.up.*' has"),
+         "13 of 14 weights whose spectral norm is gamma: '4.up.*' has"),
     ):  # fmt: skip
         applied, batch = on_module("sigma-reparam", mlp)
         applied.model.eval()

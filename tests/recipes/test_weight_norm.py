@@ -93,7 +93,7 @@ def test_faults() -> None:
 
 def test_over_the_wrong_axis_or_not_at_all() -> None:
     model, batch = plain()
-    assert "0 of 5 weights that are lengths times directions; '0.weight' is its own" in said(
+    assert "0 of 5 weights that are lengths times directions: '0.weight' is its own" in said(
         audit(model, batch, "weight-norm")
     )
     model, batch = transposed()
@@ -101,7 +101,7 @@ def test_over_the_wrong_axis_or_not_at_all() -> None:
         parametrizations.weight_norm(model.get_submodule(str(layer)))
     words = said(audit(model, batch, "weight-norm"))
     assert (
-        "2 of 3 weights with a length for each output; those of "
+        "2 of 3 weights with a length for each output: those of "
         "'2.parametrizations.weight.original1' stand along its inputs" in words
     )
     assert "0 of 3 layers of mean 0 and the standard" in words

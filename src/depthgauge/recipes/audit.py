@@ -262,21 +262,19 @@ def _ratio(seen: Sequence[_Seen]) -> float:
 
 
 def _mistake(wrong: Sequence[_Seen]) -> str:
-    """The words of the mistake that would make every one of these tensors what it is: the first of
-    those that come as close as the closest, within 1 per cent."""
+    """The words of the mistake that makes every one of these tensors what it is; of several the
+    one that comes closest, the first of equals."""
     tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
-    off: dict[str, float] = {}
+    found: list[tuple[float, str]] = []
     for words in tables[0] if tables else ():
         if not all(words in table for table in tables):
             continue
         inits = [table[words] for table in tables]
-        if all(s.follows(init) for s, init in zip(wrong, inits, strict=True)):
-            expected = [s.of(init) for s, init in zip(wrong, inits, strict=True)]
-            ratio, numbers = _pooled(wrong, expected)
-            if not numbers or _near(ratio, 1.0, numbers):
-                off[words] = abs(ratio - 1) if numbers else 0.0
-    closest = min(off.values(), default=0.0)
-    return next((words for words, far in off.items() if far <= closest + 0.01), "")
+        expected = [s.of(init) for s, init in zip(wrong, inits, strict=True)]
+        each = all(s.follows(init) for s, init in zip(wrong, inits, strict=True))
+        if each and _together(wrong, expected):
+            found.append((round(abs(math.log(_pooled(wrong, expected)[0])), 9), words))
+    return min(found, key=lambda row: row[0])[1] if found else ""
 
 
 def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
@@ -286,11 +284,14 @@ def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
 
 
 def _pooled(seen: Sequence[_Seen], expected: Sequence[float]) -> tuple[float, int]:
-    """Measured over expected root mean square of all their numbers, and how many these are."""
+    """Root mean square of all numbers over what is expected of them, where that is not zero, and
+    how many they are; 1 of none."""
     known = [(s, e) for s, e in zip(seen, expected, strict=True) if e > 0]
     numbers = sum(s.tensor.numel() for s, _ in known)
-    squares = math.fsum(s.tensor.numel() * (s.rms / e) ** 2 for s, e in known)
-    return math.sqrt(squares / max(numbers, 1)), numbers
+    if not numbers:
+        return 1.0, 0
+    mean = math.fsum(s.tensor.numel() * (s.rms / e) ** 2 for s, e in known) / numbers
+    return math.sqrt(mean), numbers
 
 
 # --------------------------------------------------------------------------------- forms
@@ -452,7 +453,7 @@ def _gains(
 def _count(count: Count) -> Finding:
     if count.expected:
         said = f"{count.found} of {count.expected} {count.what}"
-        said += f"; {count.why}" if count.why and count.found < count.expected else ""
+        said += f": {count.why}" if count.why and count.found < count.expected else ""
         return Finding(count.what, min(count.found, count.expected), count.expected, said)
     why = f": {count.why}" if count.why and count.found else ""
     said = f"{count.found or 'no'} {count.what}{why}"

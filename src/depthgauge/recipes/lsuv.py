@@ -96,8 +96,9 @@ def _unit(model: nn.Module, batch: Any) -> Sequence[Count]:
         return (Count(what, 0, 1, "every output is zero"),)
     why = ""
     if wrong:
-        seen = f"has {stds[wrong[0]]:.3g}" if wrong[0] in stds else "was not seen as a layer"
-        why = f"the standard deviation that '{wrong[0]}' makes: it {seen}"
+        why = f"'{wrong[0]}' was not seen as a layer"
+        if wrong[0] in stds:
+            why = f"what '{wrong[0]}' makes has a standard deviation of {stds[wrong[0]]:.3g}"
     return (Count(what, len(asked) - len(wrong), len(asked), why),)
 
 

@@ -266,8 +266,10 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         tuple(dict.fromkeys(graph.path(i) for i in sorted(norms))),
         tuple(dict.fromkeys(graph.path(i) for i in after)),
         tuple(path for path, p in parameters.items() if p.numel() == 1),
-        tuple(Weight(path, tuple(parameters[path].shape), 0, 0, False, False) for path in biases),
-        tuple(dict.fromkeys(bent.kind for bent in readings.activations.values())),
+        biases=tuple(
+            Weight(path, tuple(parameters[path].shape), 0, 0, False, False) for path in biases
+        ),
+        activations=tuple(dict.fromkeys(bent.kind for bent in readings.activations.values())),
     )
 
 
