@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import rms_of
 from depthgauge.recipes.first_steps import first_gradients
+from depthgauge.recipes.inside import counted, effective
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import (
     Count,
@@ -133,11 +134,12 @@ def audit(
 def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     """What the weights and the equations of a model say, without another pass."""
     parameters = dict(model.named_parameters())
+    weights = effective(model, parameters)
     for rule in plan.rules:
         if rule.targets:
-            yield _rule(rule, parameters)
+            yield _rule(rule, weights)
     yield from _forms(found, plan.forms, parameters)
-    for count in plan.counts:
+    for count in (*counted(found, plan), *plan.counts):
         yield _count(count)
 
 
@@ -190,6 +192,13 @@ class _Seen:
             if float(values.min()) < 0.99 * float(values.max()):
                 low, high = float(values.min()), float(values.max())
                 return f"singular values from {low:.3g} to {high:.3g}, expected equal ones"
+        if kind == "standardised":
+            row = flat.reshape(flat.shape[0], -1)
+            sizes = row.square().mean(1).sqrt()
+            if float((row.mean(1).abs() / sizes).max()) > 1e-3:
+                return "rows whose mean is not taken off, expected standardised ones"
+            if float(sizes.min()) < 0.99 * float(sizes.max()):
+                return "rows of different sizes, expected standardised ones"
         return ""
 
 
@@ -285,6 +294,19 @@ class _Step:
     def readable(self) -> bool:
         return not (math.isnan(self.branch.skip) or math.isnan(self.branch.factor))
 
+    def multiplied(self, learned: str) -> bool:
+        """Whether the branch has this learned multiplier, ``"gain(1e-5)"``, and no other."""
+        kind, _, initial = learned.removesuffix(")").partition("(")
+        asked = ((kind, number_of(initial, self.scope)),) if kind else ()
+        return (
+            self.readable
+            and len(asked) == len(self.branch.learned)
+            and all(
+                a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
+                for (a, x), (b, y) in zip(asked, self.branch.learned, strict=True)
+            )
+        )
+
     def weighed(self, skip: str | None, factor: str | None) -> bool:
         """Whether skip and branch have these factors; before a norm, whether their ratio has."""
         has = self.branch.skip, self.branch.factor
@@ -348,8 +370,9 @@ def _weighed(steps: Sequence[_Step]) -> Finding:
     said = (
         f"{len(wrong)} of {len(steps)} sums: {skip:.4g} h + {factor:.4g} F, expected {_sum_of(one)}"
     )
-    for skip_text, factor_text, words in one.form.mistakes:
-        if all(s.weighed(skip_text, factor_text) for s in wrong):
+    tables = [{words: texts for *texts, words in s.form.mistakes} for s in wrong]
+    for words in tables[0]:
+        if all(words in t and s.weighed(*t[words]) for s, t in zip(wrong, tables, strict=True)):
             return Finding(part, right, len(steps), f"{said}: {words}")
     return Finding(part, right, len(steps), f"{said} ('{one.branch.path}')")
 
@@ -362,18 +385,7 @@ def _sum_of(step: _Step) -> str:
 
 def _learned(steps: Sequence[_Step]) -> Finding:
     part = "learned multipliers"
-    right = []
-    for step in steps:
-        kind, _, initial = (step.form.learned or "").removesuffix(")").partition("(")
-        asked = ((kind, number_of(initial, step.scope)),) if kind else ()
-        right.append(
-            step.readable
-            and len(asked) == len(step.branch.learned)
-            and all(
-                a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
-                for (a, x), (b, y) in zip(asked, step.branch.learned, strict=True)
-            )
-        )
+    right = [step.multiplied(step.form.learned or "") for step in steps]
     asked_for = steps[0].form.learned or "none"
     said = f"{sum(right)} of {len(steps)} branches with a learned multiplier {asked_for}"
     if steps[0].form.learned == "":
@@ -382,6 +394,11 @@ def _learned(steps: Sequence[_Step]) -> Finding:
         step = steps[right.index(False)]
         has = " ".join(f"{kind}({number:.4g})" for kind, number in step.branch.learned) or "none"
         said += f"; '{step.branch.path}' has {has if step.readable else 'one that is not read'}"
+        wrong = [s for s, ok in zip(steps, right, strict=True) if not ok]
+        for text, words in step.form.learned_mistakes:
+            if all(s.multiplied(text) for s in wrong):
+                said += f": {words}"
+                break
     return Finding(part, sum(right), len(steps), said)
 
 
@@ -426,6 +443,7 @@ def _gains(
 def _count(count: Count) -> Finding:
     if count.expected:
         said = f"{count.found} of {count.expected} {count.what}"
+        said += f": {count.why}" if count.why and count.found < count.expected else ""
         return Finding(count.what, min(count.found, count.expected), count.expected, said)
     why = f": {count.why}" if count.why and count.found else ""
     said = f"{count.found or 'no'} {count.what}{why}"

@@ -8,23 +8,33 @@ norm the stream still doubles its variance at each sum.
 
 from __future__ import annotations
 
+from typing import Final
+
 from depthgauge.recipes.rules import Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout
 
-__all__ = ["HE"]
+__all__ = ["HE", "MISTAKES", "he_rule"]
+
+#: What is met in place of He's initialisation.
+MISTAKES: Final = (
+    ("torch", "PyTorch's default, kaiming_uniform with a = sqrt(5)"),
+    ("lecun", "a gain of 1, where ReLU takes sqrt(2)"),
+    ("xavier", "Xavier"),
+    ('he(mode="fan_out")', "of the fan out"),
+    ("he(gain=2)", "a gain of 2: the square root was left out"),
+)
+
+
+def he_rule(layout: Layout, group: str = "weights", *mistakes: tuple[str, str]) -> Rule:
+    """He's initialisation for every weight of a branch, or of a network without one; ``mistakes``
+    are looked for before the usual ones."""
+    scope = scope_of(layout)
+    targets = tuple(Target(w, "he", scope, (*mistakes, *MISTAKES)) for w in layout.hidden)
+    return Rule(group, "sqrt(2 / fan in)", targets)
 
 
 def _plan(layout: Layout) -> Plan:
-    scope = scope_of(layout)
-    mistakes = (
-        ("torch", "PyTorch's default, kaiming_uniform with a = sqrt(5)"),
-        ("lecun", "a gain of 1, where ReLU takes sqrt(2)"),
-        ("xavier", "Xavier"),
-        ('he(mode="fan_out")', "of the fan out"),
-        ("he(gain=2)", "a gain of 2: the square root was left out"),
-    )
-    targets = tuple(Target(w, "he", scope, mistakes) for w in layout.hidden)
-    return Plan((Rule("weights", "sqrt(2 / fan in)", targets),))
+    return Plan((he_rule(layout),))
 
 
 HE = Recipe(

@@ -8,8 +8,14 @@ from depthgauge.errors import SpecificationError, nearest
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
 from depthgauge.recipes.he import HE
+from depthgauge.recipes.inv_sqrt2 import INV_SQRT2
+from depthgauge.recipes.inv_sqrt_l import INV_SQRT_L, INV_SQRT_L_INIT
+from depthgauge.recipes.layerscale import LAYERSCALE
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
+from depthgauge.recipes.skipinit import SKIPINIT
+from depthgauge.recipes.stable_resnet import STABLE_RESNET
+from depthgauge.recipes.zero_gamma import ZERO_GAMMA
 
 __all__ = ["RECIPES", "recipe_named"]
 
@@ -17,9 +23,16 @@ RECIPES: Final[dict[str, Recipe]] = {
     recipe.name: recipe
     for recipe in (
         HE,
+        INV_SQRT2,
+        INV_SQRT_L,
+        INV_SQRT_L_INIT,
+        STABLE_RESNET,
         FIXUP,
+        SKIPINIT,
         REZERO,
+        ZERO_GAMMA,
         GPT2,
+        LAYERSCALE,
     )
 }
 

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
     from depthgauge.trace.layout import Layout, Residual, Weight
 
-__all__ = ["Count", "Form", "Group", "Plan", "Recipe", "Rule", "Target", "init_of", "number_of"]
+__all__ = [
+    "Count",
+    "Form",
+    "Group",
+    "Plan",
+    "Recipe",
+    "Rule",
+    "Target",
+    "index_of",
+    "init_of",
+    "number_of",
+]
 
 
 @cache
@@ -43,12 +54,15 @@ def _scalar(text: str) -> Any:
 @dataclass(frozen=True)
 class Target:
     """One weight and its initialiser, ``"he(gain=sqrt(2)/sqrt(L))"``; ``mistakes``: others that are
-    met in its place, each with the mistake that makes it. ``scope``: values of the symbols."""
+    met in its place, each with the mistake that makes it. ``scope``: values of the symbols.
+    ``raw``: where the law is to hold at every step, what the parameter that a module computes its
+    weight from begins with."""
 
     weight: Weight
     init: str
     scope: Mapping[str, float] = field(repr=False)
     mistakes: tuple[tuple[str, str], ...] = ()
+    raw: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,9 @@ class Form:
     be; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
     what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
     is multiplied by. ``shifts``: a learned number, 0, is added in front of each weight layer and
-    activation, and at the branch's end, which a learned number, 1, multiplies. ``mistakes``:
-    coefficients that are met in place of these, each (skip, factor, words).
+    activation, and at the branch's end, which a learned number, 1, multiplies. ``biased``: each of
+    its weight layers has a bias. ``mistakes``: coefficients that are met in place of these, each
+    (skip, factor, words); ``learned_mistakes`` and ``inlet_mistakes``: each (text, words).
     """
 
     skip: str | None = None
@@ -81,12 +96,15 @@ class Form:
     gains: Mapping[str, str] = field(default_factory=dict)
     inlet: str | None = None
     shifts: bool = False
+    biased: bool = False
     mistakes: tuple[tuple[str, str, str], ...] = ()
+    learned_mistakes: tuple[tuple[str, str], ...] = ()
+    inlet_mistakes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Count:
-    """Something that the recipe wants so often, and how often it is there."""
+    """Something that the recipe wants so often, how often it is there, and why it has to be."""
 
     what: str
     found: int
@@ -153,3 +171,16 @@ def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, floa
         "l": float(residual.block if residual else 1),
         "n": float(width),
     }
+
+
+def index_of(layout: Layout) -> tuple[str, ...]:
+    """For each branch its place among all, from 1: in ``l`` where every block has as many, which is
+    what an equation has, else as a number, since blocks of a ResNet fold as they repeat."""
+    branches = layout.branches
+    each = len(branches) // max(layout.blocks, 1)
+    even = all(branch.block == k // max(each, 1) + 1 for k, branch in enumerate(branches))
+    if not even:
+        return tuple(str(k) for k in range(1, len(branches) + 1))
+    if each == 1:
+        return tuple("l" for _ in branches)
+    return tuple(f"({each}*(l-1)+{k % each + 1})" for k in range(len(branches)))

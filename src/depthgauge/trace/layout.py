@@ -18,6 +18,7 @@ from depthgauge.equation.count import count
 from depthgauge.equation.nodes import LearnedScalar
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, analyse
+from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.heads import ROLES, projections
 from depthgauge.trace.readings import Readings
@@ -36,7 +37,9 @@ class Weight:
     if None; ``stacked``: the fan out of all. ``role``: query, key, value or output of attention,
     else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
     ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
-    added to what enters it.
+    added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
+    where there is none. ``follows``: the kind of the activation that enters it, ``""`` where the
+    state or another layer does.
     """
 
     path: str
@@ -50,6 +53,8 @@ class Weight:
     rows: tuple[int, ...] | None = None
     stacked: int = 0
     first: bool = False
+    bias: str = ""
+    follows: str = ""
 
     @property
     def owner(self) -> str:
@@ -93,7 +98,10 @@ class Residual:
     ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
     multiplies the branch. ``sum``: the path of the module that returns the sum, ``""`` where none
-    does.
+    does. ``inlet``: the fixed number between the state, or the norm in front, and the first weight
+    layers (NaN where they differ). ``projected``: the skip has weights of its own. ``bent``: the
+    stream passes an activation after the sum. ``leaks``: the learned number in front of the branch
+    is added to the skip as well.
     """
 
     stream: str
@@ -110,6 +118,10 @@ class Residual:
     factor: float
     learned: tuple[tuple[str, float], ...]
     sum: str
+    inlet: float = 1.0
+    projected: bool = False
+    bent: bool = False
+    leaks: bool = False
 
     @property
     def attends(self) -> bool:
@@ -120,7 +132,7 @@ class Residual:
 class Layout:
     """The residual branches of all streams, the weights after which no other comes (heads), those
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
-    sum, and the parameters that are one number."""
+    sum, the parameters that are one number, and the modules of norms whose result nothing reads."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -128,6 +140,7 @@ class Layout:
     norms: tuple[str, ...]
     final: tuple[str, ...]
     scalars: tuple[str, ...]
+    idle: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -191,6 +204,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             for branch, form in zip(link.branches, read, strict=True):
                 inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
                 row = _Row(analysis, readings, parts, sorted(inside))
+                if math.isnan(form.factor) or math.isnan(form.skip):
+                    form = _seen(analysis, parameters, link, branch, form)
                 found.append(row.residual(track.stream.name, place, branch, link, form))
     within = {weight.path for branch in found for weight in branch.weights}
     every = _Row(analysis, readings, parts, sorted(graph.live)).weights()
@@ -203,6 +218,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     )
     norms = [i for i in sorted(graph.live) if graph.values[i].kind == "norm"]
     norms += [i for i in sorted(graph.live) if i not in norms and roles.norm_of(i) is not None]
+    idle = [v.index for v in graph.values if v.kind == "norm" and v.data]
+    idle = [i for i in idle if i not in graph.live]
     ends = [track.stream.links[-1].merge.value for track in analysis.tracks if track.stream.links]
     after = [i for i in norms if any(end in graph.ancestors([i], end) for end in ends)]
     return Layout(
@@ -212,6 +229,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         tuple(dict.fromkeys(graph.path(i) for i in sorted(norms))),
         tuple(dict.fromkeys(graph.path(i) for i in after)),
         tuple(path for path, p in parameters.items() if p.numel() == 1),
+        tuple(dict.fromkeys(graph.path(i) for i in idle)),
     )
 
 
@@ -244,6 +262,20 @@ def _read(step: Step, branches: int) -> list[_Form]:
     return forms
 
 
+def _seen(
+    analysis: Analysis, parameters: Mapping[str, Tensor], link: Link, branch: Branch, form: _Form
+) -> _Form:
+    """The form by the values themselves, of a sum that no equation says."""
+    roles = analysis.roles
+    after = after_sum(roles, link.after, link.merge.value)
+    skip = weighed(roles, parameters, link.merge.skip)
+    ends = {weighed(roles, parameters, term) for term in branch.terms}
+    if len(ends) != 1 or len(roles.terms(link.merge.value)) != 1 + len(link.merge.terms):
+        return form
+    end = ends.pop()
+    return _Form(skip.number * after, end.number * after, end.learned, form.norms)
+
+
 @dataclass(frozen=True)
 class _Row:
     """Values of a region in forward order, and what recipes count among them."""
@@ -256,7 +288,9 @@ class _Row:
     def residual(
         self, stream: str, block: int, branch: Branch, link: Link, form: _Form
     ) -> Residual:
-        values = self.analysis.graph.values
+        values, roles = self.analysis.graph.values, self.analysis.roles
+        inlets = {entering(roles, i, branch.begin) for i in self._entered(branch.begin)}
+        after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
         bent = [values[i] for i in self.order if i in self.readings.activations]
         return Residual(
@@ -277,6 +311,21 @@ class _Row:
             form.factor,
             form.learned,
             self._returned(link.merge.value),
+            inlets.pop() if len(inlets) == 1 else math.nan,
+            link.merge.kind == "projected",
+            any(i in self.readings.activations for i in after),
+            self._leaks(link, branch),
+        )
+
+    def _leaks(self, link: Link, branch: Branch) -> bool:
+        """Whether what is added in front of the branch's layers reaches the sum past them."""
+        graph = self.analysis.graph
+        skip = graph.ancestors([link.merge.skip], branch.begin)
+        inside = {j for i in self._entered(branch.begin) for j in self.analysis.roles.flow[i]}
+        added = {*inside, branch.begin} & skip
+        return any(
+            graph.values[i].kind == "sum" and _has_number(self.analysis, graph.values[i])
+            for i in added
         )
 
     def _returned(self, i: int) -> str:
@@ -349,8 +398,36 @@ class _Row:
         self, value: Value, place: int, path: str, shape: tuple[int, ...], last: bool
     ) -> Weight:
         fan_in, fan_out, axis = _fans(value, place, shape)
-        shifted = _shifted(self.analysis, value)
-        return Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
+        made = Weight(path, shape, fan_in, fan_out, last, _shifted(self.analysis, value))
+        bias, follows = self._bias(value, place), self._followed(value)
+        return replace(made, axis=axis, stacked=fan_out, bias=bias, follows=follows)
+
+    def _bias(self, value: Value, place: int) -> str:
+        """The vector that the layer adds to its outputs, or that is added to them next; of several
+        that which comes after the weight."""
+        graph = self.analysis.graph
+        order = (*value.inputs[place:], *value.inputs[:place])
+        near = [graph.values[j] for j in order]
+        for j in graph.consumers[value.index] if len(graph.consumers[value.index]) == 1 else ():
+            if graph.values[j].kind == "sum":
+                near += [graph.values[k] for k in graph.values[j].inputs]
+        vectors = [v.path for v in near if v.kind == "parameter" and len(v.shape) == 1]
+        return vectors[0] if vectors else ""
+
+    def _followed(self, value: Value) -> str:
+        """The activation that what enters the layer comes from, through numbers alone."""
+        roles = self.analysis.roles
+        entering = roles.moving(value.inputs)
+        while len(entering) == 1:
+            i = entering[0]
+            if i in self.readings.activations:
+                return self.readings.activations[i].kind
+            if roles.layers(i) or roles.norm_of(i) is not None:
+                return ""
+            entering = [j for j in roles.flow[i] if roles.values[j].data]
+            if roles.values[i].kind not in ("shape", "drop", "product", "sum"):
+                return ""
+        return ""
 
     def _split(
         self, value: Value, whole: Weight, behind: int, place: int, parts: int
@@ -393,15 +470,20 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
 
 
 def _gain_after(graph: Graph, i: int) -> str:
-    """The learned gain that a norm spelled out is multiplied by in its own module."""
+    """The learned gain that a norm spelled out is multiplied by in its own module, or around it in
+    the block of an equation."""
     values, call = graph.values, graph.values[i].call
+    near = {call, graph.calls[call].parent}
     todo = [i]
     while todo:
         for j in graph.consumers[todo.pop()]:
-            learned = [values[k] for k in values[j].inputs if values[k].kind == "parameter"]
-            if values[j].call == call and values[j].kind == "product" and learned:
-                return learned[0].path
-            if values[j].call == call and values[j].kind == "shape":
+            if values[j].call in near and values[j].kind == "product":
+                held = (parameter_of(values, k) for k in values[j].inputs)
+                for gain in (v for v in held if v is not None):
+                    # What multiplies a branch of an equation has a number for a name.
+                    if values[j].call == call or gain.path.endswith(".gain"):
+                        return gain.path
+            if values[j].call in near and values[j].kind == "shape":
                 todo.append(j)
     return ""
 
