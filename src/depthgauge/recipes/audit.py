@@ -128,6 +128,8 @@ def audit(
         findings += _woken(model, batch, plan.wakes, loss)
     if optimizer is not None:
         findings += [_group(model, group, optimizer) for group in plan.groups if group.paths]
+        if any(group.rate != 1 and group.paths for group in plan.groups):
+            findings.append(_others(model, plan.groups, optimizer))
     return Audit(rules.name, found.L, found.m, tuple(findings))
 
 
@@ -254,26 +256,36 @@ def _ratio(seen: Sequence[_Seen]) -> float:
 
 
 def _mistake(wrong: Sequence[_Seen]) -> str:
-    """The words of the first mistake that would make every one of these tensors what it is."""
+    """The words of the mistake that makes every one of these tensors what it is; of several the
+    one that comes closest, the first of equals."""
     tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
+    found: list[tuple[float, str]] = []
     for words in tables[0] if tables else ():
         if not all(words in table for table in tables):
             continue
         inits = [table[words] for table in tables]
+        expected = [s.of(init) for s, init in zip(wrong, inits, strict=True)]
         each = all(s.follows(init) for s, init in zip(wrong, inits, strict=True))
-        if each and _together(wrong, [s.of(init) for s, init in zip(wrong, inits, strict=True)]):
-            return words
-    return ""
+        if each and _together(wrong, expected):
+            found.append((round(abs(math.log(_pooled(wrong, expected)[0])), 9), words))
+    return min(found, key=lambda row: row[0])[1] if found else ""
 
 
 def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
     """Whether the weights, as one sample of all their numbers, are of the size expected."""
+    ratio, numbers = _pooled(seen, expected)
+    return not numbers or _near(ratio, 1.0, numbers)
+
+
+def _pooled(seen: Sequence[_Seen], expected: Sequence[float]) -> tuple[float, int]:
+    """Root mean square of all numbers over what is expected of them, where that is not zero, and
+    how many they are; 1 of none."""
     known = [(s, e) for s, e in zip(seen, expected, strict=True) if e > 0]
-    if not known:
-        return True
     numbers = sum(s.tensor.numel() for s, _ in known)
+    if not numbers:
+        return 1.0, 0
     mean = math.fsum(s.tensor.numel() * (s.rms / e) ** 2 for s, e in known) / numbers
-    return _near(math.sqrt(mean), 1.0, numbers)
+    return math.sqrt(mean), numbers
 
 
 # --------------------------------------------------------------------------------- forms
@@ -500,3 +512,18 @@ def _group(model: nn.Module, group: Group, optimizer: Optimizer) -> Finding:
         rate = rates.get(id(named[path]))
         said += f"; '{path}' at {rate:g}" if rate is not None else f"; '{path}' is in no group"
     return Finding(f"rate of {group.what}", sum(right), len(right), said)
+
+
+def _others(model: nn.Module, groups: Sequence[Group], optimizer: Optimizer) -> Finding:
+    """Whether what no group names learns at the full rate."""
+    rates = {id(p): float(g["lr"]) for g in optimizer.param_groups for p in g["params"]}
+    top, named = max(rates.values(), default=0.0), {p for group in groups for p in group.paths}
+    rest = {
+        path: rates[id(p)]
+        for path, p in model.named_parameters()
+        if path not in named and id(p) in rates
+    }
+    slow = [path for path, rate in rest.items() if not math.isclose(rate, top, rel_tol=_CLOSE)]
+    said = f"{len(rest) - len(slow)} of {len(rest)} other parameters learn at the full rate"
+    said += f"; '{slow[0]}' does not" if slow else ""
+    return Finding("rate of all others", len(rest) - len(slow), len(rest), said)

@@ -179,6 +179,8 @@ class _Reshape:
             return None
         forms = [next(self.forms) for _ in branches]
         first = forms[0]
+        if first.shifts:  # they are put in anew
+            skips = [term for term in skips if not isinstance(term.core, LearnedScalar)]
         skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]
         made = [self._branch(t, form) for t, form in zip(branches, forms, strict=True)]
         total = _together(skips, [term for row in made for term in row])
@@ -215,7 +217,7 @@ class _Reshape:
         changed = _Term(core, _scalar(form.factor, term.factor), learned)
         if not form.shifts:
             return [changed]
-        multiplied = replace(changed, learned=(LearnedScalar(ONE), *changed.learned))
+        multiplied = replace(changed, learned=(LearnedScalar(ONE),))
         return [multiplied, _Term(LearnedScalar(Number(0.0)))]
 
     def _norm(self, form: Form, place: str, value: Value) -> Norm:
@@ -361,7 +363,10 @@ def _shifted(core: Value) -> Value:
 
     def rule(node: Node) -> Node:
         if isinstance(node, Linear | Convolution | Attention | Activation):
-            return replace(node, value=Add(node.value, LearnedScalar(Number(0.0))))
+            entering = node.value
+            while isinstance(entering, Add) and isinstance(entering.right, LearnedScalar):
+                entering = entering.left
+            return replace(node, value=Add(entering, LearnedScalar(Number(0.0))))
         return node
 
     out = rewrite(core, rule)

@@ -32,6 +32,7 @@ __all__ = [
     "index_of",
     "init_of",
     "number_of",
+    "reached",
 ]
 
 
@@ -184,3 +185,10 @@ def index_of(layout: Layout) -> tuple[str, ...]:
     if each == 1:
         return tuple("l" for _ in branches)
     return tuple(f"({each}*(l-1)+{k % each + 1})" for k in range(len(branches)))
+
+
+def reached(layout: Layout) -> tuple[Residual, ...]:
+    """The branches of the stream that ends last. What another stream gives it, an encoder's memory,
+    passes through branches that may be silent, so that its own weights wake later."""
+    last = layout.branches[-1].stream if layout.branches else ""
+    return tuple(branch for branch in layout.branches if branch.stream == last)

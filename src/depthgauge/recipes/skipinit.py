@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.he import he_rule
-from depthgauge.recipes.rules import Count, Form, Plan, Recipe
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe, reached
 from depthgauge.trace.layout import Layout
 
 __all__ = ["SKIPINIT"]
@@ -43,7 +43,7 @@ def _plan(layout: Layout) -> Plan:
         tuple(form for _ in layout.branches),
         (Count("norms", len(layout.norms), 0, "SkipInit takes their place"),),
         silent=True,
-        wakes={w.path: 1 for branch in layout.branches for w in branch.weights},
+        wakes={w.path: 1 for branch in reached(layout) for w in branch.weights},
     )
 
 

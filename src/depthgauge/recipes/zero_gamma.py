@@ -8,7 +8,7 @@ of the norm that a branch ends with: every block begins as its skip.
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Form, Plan, Recipe
+from depthgauge.recipes.rules import Form, Plan, Recipe, reached
 from depthgauge.trace.layout import Layout, Residual
 
 __all__ = ["ZERO_GAMMA"]
@@ -28,8 +28,8 @@ def _plan(layout: Layout) -> Plan:
         gains={"out": "0"},
         mistakes=(("1", "1/sqrt(L)", "a fixed 1/sqrt(L) as well: it is scaled twice"),),
     )
-    wakes = {n.gain: 0 for b in layout.branches for n in b.norms if n.at == "out" and n.gain}
-    wakes |= {w.path: 1 for branch in layout.branches for w in branch.weights}
+    wakes = {n.gain: 0 for b in reached(layout) for n in b.norms if n.at == "out" and n.gain}
+    wakes |= {w.path: 1 for branch in reached(layout) for w in branch.weights}
     return Plan(forms=tuple(form for _ in layout.branches), silent=True, wakes=wakes)
 
 

@@ -318,14 +318,15 @@ class _Row:
         )
 
     def _leaks(self, link: Link, branch: Branch) -> bool:
-        """Whether what is added in front of the branch's layers reaches the sum past them."""
+        """Whether what is added in front of the branch's layers is added to an identity skip."""
         graph = self.analysis.graph
+        if link.merge.kind not in ("identity", "scaled"):
+            return False  # Fixup's strided shortcuts take it
         skip = graph.ancestors([link.merge.skip], branch.begin)
-        inside = {j for i in self._entered(branch.begin) for j in self.analysis.roles.flow[i]}
-        added = {*inside, branch.begin} & skip
+        entering = {j for i in self._entered(branch.begin) for j in self.analysis.roles.flow[i]}
         return any(
             graph.values[i].kind == "sum" and _has_number(self.analysis, graph.values[i])
-            for i in added
+            for i in entering & skip
         )
 
     def _returned(self, i: int) -> str:
