@@ -7,7 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DEPTH", "WIDTH", "gpt2", "mlp", "postnorm", "relu_gpt2", "resnet", "transformer"]
+__all__ = [
+    "DEPTH",
+    "WIDTH",
+    "gpt2",
+    "mlp",
+    "postnorm",
+    "preactivation",
+    "relu_gpt2",
+    "resnet",
+    "transformer",
+]
 
 WIDTH, DEPTH = 24, 6
 
@@ -37,6 +47,48 @@ class Conv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.outer(self.shortcut(x) + self.k(self.b(self.inner(self.n(self.a(x))))))
         return out
+
+
+class Pre(nn.Module):
+    """Pre-activation, basic or a bottleneck; a transition's shortcut is taken after the norm and
+    the activation."""
+
+    def __init__(self, entering: int, width: int, stride: int, transition: bool, deep: bool):
+        super().__init__()
+        leaving = 2 * width if deep else width
+        kernels = (1, 3, 1) if deep else (3, 3)
+        strides = (1, stride, 1) if deep else (stride, 1)
+        sizes = (entering, *(width for _ in kernels[1:]), leaving)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(a) for a in sizes[:-1])
+        self.acts = nn.ModuleList(nn.ReLU() for _ in kernels)
+        self.convs = nn.ModuleList(
+            nn.Conv2d(a, b, k, s, k // 2, bias=False)
+            for a, b, k, s in zip(sizes, sizes[1:], kernels, strides, strict=False)
+        )
+        self.shortcut = nn.Conv2d(entering, leaving, 1, stride) if transition else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = first = self.acts[0](self.norms[0](x))
+        for k, conv in enumerate(self.convs):
+            out = conv(self.acts[k](self.norms[k](out)) if k else out)
+        total: Tensor = out + (x if self.shortcut is None else self.shortcut(first))
+        return total
+
+
+def preactivation(
+    stages: tuple[int, ...] = (2, 2), deep: bool = False, width: int = 8
+) -> tuple[nn.Module, Any]:
+    """A pre-activation ResNet with batch norm, each stage beginning with a transition."""
+    torch.manual_seed(0)
+    blocks, entering = [], width
+    for stage, number in enumerate(stages):
+        for block in range(number):
+            stride = 2 if stage and not block else 1
+            blocks.append(Pre(entering, width, stride, not block, deep))
+            entering = 2 * width if deep else width
+    head = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(entering, 3))
+    model = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *blocks, *head)
+    return model, torch.randn(4, 3, 8, 8)
 
 
 def mlp() -> tuple[nn.Module, Any]:

@@ -326,7 +326,8 @@ class _Work:
             self._weigh(branch, form, skip / branch.skip, factor / branch.factor, done)
         if form.inlet is not None:
             number = number_of(form.inlet, scope)
-            for path in dict.fromkeys(self._called(w) for w in branch.weights if w.first):
+            first = [w for w in (*branch.weights, *branch.across) if w.first]
+            for path in dict.fromkeys(map(self._called, first)):
                 self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
         if form.learned and not form.shifts:
             self._learned(branch, form.learned, scope, done)

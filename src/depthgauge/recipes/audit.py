@@ -175,7 +175,9 @@ class _Seen:
         return rms_of(init_of(init), self.target.weight.turned, self.target.scope)
 
     def follows(self, init: str) -> bool:
-        return _near(self.rms, self.of(init), self.tensor.numel())
+        # The size of standardised rows is no sample's.
+        exact = init_of(init).kind == "standardised"
+        return _near(self.rms, self.of(init), 10**12 if exact else self.tensor.numel())
 
     @property
     def shaped(self) -> str:
@@ -220,7 +222,16 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
         said = f"{len(bent)} of {len(seen)} {rule.group}: {why} ('{first.target.weight.path}')"
         return Finding(rule.group, right, len(seen), said, _ratio(seen))
     if not wrong:
-        return Finding(rule.group, right, len(seen), f"{rule.group}: {rule.law}", _ratio(seen))
+        once = sum(
+            s.target.raw != "" and ".parametrizations." not in s.target.weight.path for s in seen
+        )
+        said = f"{rule.group}: {rule.law}"
+        said += (
+            f"; {once} of {len(seen)} at the start alone, no parametrisation keeps it"
+            if once
+            else ""
+        )
+        return Finding(rule.group, right, len(seen), said, _ratio(seen))
     head = f"{len(wrong)} of {len(seen)} {rule.group}: "
     path = f" ('{wrong[0].target.weight.path}')"
     if all(s.expected == 0 for s in wrong):

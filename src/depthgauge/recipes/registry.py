@@ -11,6 +11,7 @@ from depthgauge.recipes.he import HE
 from depthgauge.recipes.inv_sqrt2 import INV_SQRT2
 from depthgauge.recipes.inv_sqrt_l import INV_SQRT_L, INV_SQRT_L_INIT
 from depthgauge.recipes.layerscale import LAYERSCALE
+from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.skipinit import SKIPINIT
@@ -31,6 +32,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         SKIPINIT,
         REZERO,
         ZERO_GAMMA,
+        NFNET,
         GPT2,
         LAYERSCALE,
     )

@@ -27,7 +27,7 @@ class _Around(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module":
+            if name == "module" or name.startswith("__"):  # __deepcopy__ would copy that one
                 raise
             return getattr(super().__getattr__("module"), name)
 

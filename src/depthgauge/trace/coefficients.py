@@ -43,7 +43,8 @@ def weighed(roles: Roles, parameters: Mapping[str, Tensor], i: int) -> Weighed:
         value = roles.values[i]
         if value.kind == "product":
             if (by := _learned(roles, parameters, value, below)) is not None:
-                learned.append(by)
+                number *= by[0]
+                learned.append(by[1:])
             else:
                 number *= _fixed(value)
         elif value.kind not in _IDLE and not _biased(roles, value, below):
@@ -54,14 +55,14 @@ def weighed(roles: Roles, parameters: Mapping[str, Tensor], i: int) -> Weighed:
 
 def after_sum(roles: Roles, end: int, total: int) -> float:
     """The fixed number between the sum ``total`` and what the stream passes on; what comes after a
-    norm scales nothing."""
+    norm or an activation does not scale the sum."""
     number, i = 1.0, end
     while i != total:
         below = _below(roles, i)
         if below is None:
             return math.nan
         value = roles.values[i]
-        if roles.norm_of(i) is not None:
+        if roles.norm_of(i) is not None or roles.bends(i):
             number = 1.0
         elif value.kind == "product" and not _is_learned(roles, value, below):
             number *= _fixed(value)
@@ -89,9 +90,11 @@ def entering(roles: Roles, layer: int, begin: int) -> float:
 
 
 def _below(roles: Roles, i: int, low: int = 0) -> int | None:
-    """The one value that ``i`` was made from, aside from parameters, masks and what is older than
-    value ``low``."""
+    """The one value that ``i`` was made from, aside from parameters and masks; of several that
+    which was computed from value ``low``."""
     moving = [j for j in dict.fromkeys(roles.flow[i]) if roles.values[j].data and j >= low]
+    if len(moving) > 1 and low:
+        moving = [j for j in moving if low in roles.graph.ancestors([j], low)]
     if roles.norm_of(i) is not None:
         return roles.norm_of(i)
     return moving[0] if len(moving) == 1 else None
@@ -109,16 +112,21 @@ def _is_learned(roles: Roles, value: Value, below: int) -> bool:
 
 def _learned(
     roles: Roles, parameters: Mapping[str, Tensor], value: Value, below: int
-) -> tuple[str, float] | None:
-    """Kind and present value of a learned factor, NaN of one that is computed."""
+) -> tuple[float, str, float] | None:
+    """Of a learned factor what is fixed in it, its kind, and its present value, NaN of one that is
+    computed."""
     if not _is_learned(roles, value, below):
         return None
     other = _other(roles, value, below)
     assert other is not None
-    made = parameter_of(roles.values, other.index)
-    held = parameters.get(made.path) if made is not None else None
+    number, made = 1.0, other
+    while made.kind == "product" and len(made.inputs) == 1:
+        number *= _fixed(made)
+        made = roles.values[made.inputs[0]]
+    source = parameter_of(roles.values, made.index)
+    held = parameters.get(source.path) if source is not None else None
     start = float(held.detach().double().mean()) if held is not None else math.nan
-    return ("scalar" if prod(other.shape) == 1 else "gain"), start
+    return number, ("scalar" if prod(other.shape) == 1 else "gain"), start
 
 
 def parameter_of(values: Sequence[Value], i: int) -> Value | None:

@@ -21,6 +21,7 @@ from depthgauge.trace.analysis import Analysis, Step, analyse
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.heads import ROLES, projections
+from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
 from depthgauge.trace.streams import Branch, Link, region
@@ -39,7 +40,7 @@ class Weight:
     ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
     added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
     where there is none. ``follows``: the kind of the activation that enters it, ``""`` where the
-    state or another layer does.
+    state or another layer does, and ``bend`` its options.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Weight:
     first: bool = False
     bias: str = ""
     follows: str = ""
+    bend: tuple[tuple[str, Any], ...] = ()
 
     @property
     def owner(self) -> str:
@@ -98,10 +100,11 @@ class Residual:
     ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
     multiplies the branch. ``sum``: the path of the module that returns the sum, ``""`` where none
-    does. ``inlet``: the fixed number between the state, or the norm in front, and the first weight
-    layers (NaN where they differ). ``projected``: the skip has weights of its own. ``bent``: the
-    stream passes an activation after the sum. ``leaks``: the learned number in front of the branch
-    is added to the skip as well.
+    does. ``inlet``: the fixed number between the state (of a transition the sum before it), or the
+    norm in front, and the first weight layers, also those of a skip that has its own (NaN where
+    they differ). ``across``: the weights
+    of such a skip. ``bent``: the stream passes an activation after the sum. ``leaks``: the learned
+    number in front of the branch is added to an identity skip as well.
     """
 
     stream: str
@@ -119,9 +122,14 @@ class Residual:
     learned: tuple[tuple[str, float], ...]
     sum: str
     inlet: float = 1.0
-    projected: bool = False
+    across: tuple[Weight, ...] = ()
     bent: bool = False
     leaks: bool = False
+
+    @property
+    def projected(self) -> bool:
+        """Whether the skip has weights of its own, as that of a transition has."""
+        return bool(self.across)
 
     @property
     def attends(self) -> bool:
@@ -289,7 +297,10 @@ class _Row:
         self, stream: str, block: int, branch: Branch, link: Link, form: _Form
     ) -> Residual:
         values, roles = self.analysis.graph.values, self.analysis.roles
-        inlets = {entering(roles, i, branch.begin) for i in self._entered(branch.begin)}
+        skip = sorted(self.analysis.graph.ancestors([link.merge.skip], branch.begin))
+        across = replace(self, order=skip)
+        layers = [*self._entered(branch.begin), *across._entered(branch.begin)]
+        inlets = {entering(roles, i, branch.begin) for i in layers}
         after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
         bent = [values[i] for i in self.order if i in self.readings.activations]
@@ -312,7 +323,7 @@ class _Row:
             form.learned,
             self._returned(link.merge.value),
             inlets.pop() if len(inlets) == 1 else math.nan,
-            link.merge.kind == "projected",
+            across.weights(branch.begin) if link.merge.kind == "projected" else (),
             any(i in self.readings.activations for i in after),
             self._leaks(link, branch),
         )
@@ -400,8 +411,10 @@ class _Row:
     ) -> Weight:
         fan_in, fan_out, axis = _fans(value, place, shape)
         made = Weight(path, shape, fan_in, fan_out, last, _shifted(self.analysis, value))
-        bias, follows = self._bias(value, place), self._followed(value)
-        return replace(made, axis=axis, stacked=fan_out, bias=bias, follows=follows)
+        made = replace(made, axis=axis, stacked=fan_out, bias=self._bias(value, place))
+        if (bend := self._followed(value)) is None:
+            return made
+        return replace(made, follows=bend.kind, bend=tuple(sorted(bend.options.items())))
 
     def _bias(self, value: Value, place: int) -> str:
         """The vector that the layer adds to its outputs, or that is added to them next; of several
@@ -415,20 +428,20 @@ class _Row:
         vectors = [v.path for v in near if v.kind == "parameter" and len(v.shape) == 1]
         return vectors[0] if vectors else ""
 
-    def _followed(self, value: Value) -> str:
+    def _followed(self, value: Value) -> Bent | None:
         """The activation that what enters the layer comes from, through numbers alone."""
         roles = self.analysis.roles
         entering = roles.moving(value.inputs)
         while len(entering) == 1:
             i = entering[0]
             if i in self.readings.activations:
-                return self.readings.activations[i].kind
+                return self.readings.activations[i]
             if roles.layers(i) or roles.norm_of(i) is not None:
-                return ""
+                return None
             entering = [j for j in roles.flow[i] if roles.values[j].data]
             if roles.values[i].kind not in ("shape", "drop", "product", "sum"):
-                return ""
-        return ""
+                return None
+        return None
 
     def _split(
         self, value: Value, whole: Weight, behind: int, place: int, parts: int
