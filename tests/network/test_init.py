@@ -125,6 +125,16 @@ def test_delta_orthogonal_widens_with_orthonormal_columns() -> None:
     assert centre.T @ centre == pytest.approx(np.eye(12), abs=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(12, 40), (7, 5, 3, 3)])
+def test_standardised_rows_are_centred_and_of_one_size(shape: tuple[int, ...]) -> None:
+    rows = draw("standardised(gain=1.5)", shape).reshape(shape[0], -1).astype(np.float64)
+    assert rows.mean(1) == pytest.approx(np.zeros(shape[0]), abs=1e-7)
+    size = 1.5 / math.sqrt(rows.shape[1])
+    assert np.sqrt(np.square(rows).mean(1)) == pytest.approx(np.full(shape[0], size), rel=1e-6)
+    plain = draw("he", shape).reshape(shape[0], -1)
+    assert np.abs(plain.mean(1)).max() > 0.01
+
+
 def test_identity_constant_and_zeros() -> None:
     assert (draw("identity(gain=2)", (5, 5)) == 2 * np.eye(5)).all()
     x = torch.randn(2, 5, 4, 4, dtype=torch.float64)
@@ -139,6 +149,7 @@ def test_identity_constant_and_zeros() -> None:
     [
         ("delta_orthogonal", (8, 12, 3, 3), "at least as many outputs as inputs, not 12 -> 8"),
         ("delta_orthogonal", (8, 8), "is for convolutions"),
+        ("standardised", (8, 1), "which is 1 number here"),
         ("identity", (8, 12), "as many outputs as inputs, not 12 -> 8"),
         ("normal(std=-1)", (4, 4), "standard deviation of -1"),
         ("trunc_normal(bound=0)", (4, 4), "give a positive number of std"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.first_steps import first_gradients
 from tests.recipes.contract import broken, on_equation, on_module, parameter, said
-from tests.recipes.models import DEPTH, gpt2, mlp
+from tests.recipes.models import DEPTH, gpt2, mlp, transformer
 
 
 def test_on_equations() -> None:
@@ -52,3 +54,33 @@ def _half(model: nn.Module) -> None:
     with torch.no_grad():
         for name in names:
             parameter(model, name)[0].fill_(0.5)
+
+
+@pytest.mark.parametrize(
+    ("equation", "words"),
+    [
+        ("h + W2(relu(W1(h)))", "the multiplier is missing"),
+        ("h + scalar(1) * W2(relu(W1(h)))", "it begins at 1, as Fixup's does"),
+        ("h + gain(0) * W2(relu(W1(h)))", "one number a channel"),
+        ("h + 1/sqrt(L) * (scalar(0) * W2(relu(W1(h))))", "it is scaled twice"),
+        ("1/sqrt(2) * h + 1/sqrt(2) * (scalar(0) * W2(relu(W1(h))))", "the sum is scaled too"),
+    ],
+)
+def test_mistakes_are_named(equation: str, words: str) -> None:
+    found = audit(Network(equation, 6, 16).module(seed=0), torch.randn(4, 16), "rezero")
+    assert words in said(found)
+
+
+def test_a_final_norm_that_was_left_is_named() -> None:
+    model, batch = gpt2()
+    left = apply(model, batch, "rezero").model
+    left.transformer.ln_f = nn.LayerNorm(32)  # type: ignore[union-attr]
+    assert "1 norms: ReZero does without" in said(audit(left, batch, "rezero"))
+
+
+def test_an_encoders_weights_wake_later_than_a_decoders() -> None:
+    applied, batch = on_module("rezero", transformer)
+    zero = first_gradients(applied.model, batch)
+    path = "encoder.layers.0.linear1.weight"
+    assert [row[path] for row in zero] == [True, True, False]
+    assert [row[path.replace("en", "de", 1)] for row in zero][:2] == [True, False]

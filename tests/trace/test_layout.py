@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
+from depthgauge.network.spec import Network
 from depthgauge.study.reference import resnet, transformer
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.layout import Layout, _listed, layout
 
 WIDTH = 8
 
@@ -181,3 +182,107 @@ def test_a_head_that_an_embedding_shares_is_no_layer_of_its_own() -> None:
     found = layout(Tied(), torch.randint(11, (2, 5)))
     assert [w.path for w in found.heads] == ["table.weight"]
     assert [w.path for w in found.layers] == ["f.weight"]
+
+
+class Weighed(nn.Module):
+    """What a sum and the way to its branch are multiplied by, strided or not."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(4, 4, 3, stride, 1), nn.Conv2d(4, 4, 3, 1, 1, bias=False)
+        self.shortcut = nn.Conv2d(4, 4, 1, stride) if stride > 1 else nn.Identity()
+        self.gain = nn.Parameter(torch.full((4, 1, 1), 0.3))
+        self.idle = nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        entered = F.gelu(x) * 0.7 if isinstance(self.shortcut, nn.Conv2d) else 0.9 * F.gelu(x)
+        skip = self.shortcut(entered) if isinstance(self.shortcut, nn.Conv2d) else x
+        out = self.b(F.relu(self.a(entered)))
+        self.idle(out)
+        total: Tensor = (skip * 2 + self.gain * (out / 4)) * 0.5
+        return total
+
+
+def test_factors_inlets_and_biases_of_strided_blocks_are_read() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Weighed(1), Weighed(2), Weighed(1))
+    found = layout(model, torch.randn(2, 4, 8, 8))
+    rows = [(b.skip, b.factor, b.inlet, b.projected) for b in found.branches]
+    assert rows == [
+        pytest.approx((1, 0.125, 0.9, False)),
+        pytest.approx((1, 0.125, 0.5 * 0.7, True)),
+        pytest.approx((1, 0.125, 0.9, False)),
+    ]
+    assert [kind for b in found.branches for kind, _ in b.learned] == ["gain"] * 3
+    assert [x for b in found.branches for _, x in b.learned] == pytest.approx([0.3] * 3)
+    assert [w.path for w in found.branches[1].across] == ["1.shortcut.weight"]
+    first, last = found.branches[1].weights
+    assert (first.bias, first.follows, first.bend) == (
+        "1.a.bias",
+        "gelu",
+        (("approximate", "none"),),
+    )
+    assert (last.bias, last.follows) == ("", "relu")
+    assert found.idle == ("0.idle", "1.idle", "2.idle")
+    assert [b.bent for b in found.branches] == [True, False, False]
+    assert not any(b.leaks for b in found.branches)
+
+
+def test_biases_of_attention_in_one_function_are_told_apart() -> None:
+    model, batch = transformer(1, 1)
+    found = layout(model, batch).branches[0]
+    assert [w.bias.rpartition(".")[2] for w in found.weights] == ["in_proj_bias"] * 3 + ["bias"]
+    assert found.weights[-1].bias == "encoder.layers.0.self_attn.out_proj.bias"
+    assert all(branch.inlet == 1 for branch in layout(model, batch).branches)
+    assert all(branch.factor == 1 for branch in layout(model, batch).branches)
+
+
+class Shared(nn.Module):
+    """A pre-activation block whose scaled activation goes into the branch and the shortcut."""
+
+    def __init__(self, entering: int, leaving: int, beta: float, transition: bool) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(entering, leaving, 3, 1 + transition, 1)
+        self.b, self.beta = nn.Conv2d(leaving, leaving, 3, 1, 1), beta
+        self.shortcut = nn.Conv2d(entering, leaving, 1, 2) if transition else None
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(x) * self.beta
+        skip = x if self.shortcut is None else self.shortcut(out)
+        total: Tensor = skip + 0.2 * self.gain * self.b(F.relu(self.a(out)))
+        return total
+
+
+def test_a_scaled_activation_that_branch_and_shortcut_share_is_an_inlet() -> None:
+    torch.manual_seed(0)
+    blocks = (Shared(4, 4, 0.9, False), Shared(4, 8, 0.8, True), Shared(8, 8, 0.7, False))
+    found = layout(nn.Sequential(nn.Conv2d(3, 4, 3), *blocks), torch.randn(2, 3, 10, 10))
+    assert [b.inlet for b in found.branches] == pytest.approx([0.9, 0.8, 0.7])
+    assert [(b.skip, b.factor, b.learned) for b in found.branches] == [
+        (1.0, 0.2, (("scalar", 0.0),))
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("paths", "blocks"),
+    [
+        (("h.0", "h.0", "h.1", "h.1"), [1, 1, 2, 2]),
+        (("h.2", "h.4"), [1, 2]),
+        (("1", "2", "3"), [1, 2, 3]),
+        (("s.0.b.0", "s.0.b.1", "s.1.b.0", "s.1.b.1"), []),
+        (("h.0", "h.0", "h.1"), []),
+        (("layer1.0", "layer2.0"), []),
+        (("net", "net"), []),
+        (("h.1", "h.0"), []),
+    ],
+)
+def test_blocks_are_the_modules_of_one_list(paths: tuple[str, ...], blocks: list[int]) -> None:
+    assert _listed(paths) == blocks
+
+
+def test_equal_steps_of_a_block_are_one_block() -> None:
+    text = "h = h + W(relu(h)); h = h + W(relu(h))"
+    found = layout(Network(text, 4, 8).module(seed=0), torch.randn(2, 8))
+    assert (found.L, found.blocks) == (8, 4)
+    assert [branch.block for branch in found.branches] == [1, 1, 2, 2, 3, 3, 4, 4]

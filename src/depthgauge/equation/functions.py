@@ -97,6 +97,7 @@ INITS: Final[dict[str, dict[str, Option]]] = {
     "orthogonal": _GAIN,
     "delta_orthogonal": _GAIN,
     "identity": _GAIN,
+    "standardised": _GAIN,
     "torch": {},
 }
 

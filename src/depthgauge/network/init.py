@@ -14,6 +14,8 @@ The gain multiplies the standard deviation.
     orthogonal        gain Q, Haar (QR with the signs of R's diagonal)    Saxe et al. 1312.6120
     delta_orthogonal  orthonormal columns at the kernel's centre          Xiao et al. 1806.05393
     identity          gain I (at the kernel's centre)
+    standardised      each output's row with mean 0 and rms gain / sqrt(fan_in), of a normal draw:
+                      what scaled weight standardisation gives   Brock et al. 2101.08692
     torch             uniform +-1/sqrt(fan_in): std = 1/sqrt(3 fan_in)    nn.Linear, nn.ConvNd
     zeros, constant
 
@@ -118,6 +120,8 @@ def rms_of(init: Init, shape: Shape, scope: Mapping[str, float]) -> float:
         case "delta_orthogonal" | "identity":
             longest = max(shape[0], shape[1])
             return abs(float(options["gain"])) / math.sqrt(longest * math.prod(shape[2:]))
+        case "standardised":
+            return abs(_lecun(shape, options))
     return NORMAL_STD[kind](shape, options)
 
 
@@ -214,6 +218,21 @@ def _identity(shape: Shape, options: Options, source: Source) -> Array:
     return _centre(shape, np.eye(out) * float(options["gain"]))
 
 
+def _standardised(shape: Shape, options: Options, source: Source) -> Array:
+    fan_in = math.prod(shape[1:])
+    if fan_in < 2:
+        raise NetworkError(
+            f"standardised takes the mean off what enters each output, which is {fan_in} number "
+            f"here; use another initialiser for this layer"
+        )
+    drawn = rows(source.normal(math.prod(shape)), shape)
+    over = tuple(range(1, len(shape)))
+    centred = drawn - drawn.mean(over, keepdims=True, dtype=np.float64)
+    centred *= _lecun(shape, options) / np.sqrt(np.square(centred).mean(over, keepdims=True))
+    found: Array = centred.astype(drawn.dtype)
+    return found
+
+
 def _constant(shape: Shape, options: Options, source: Source) -> Array:
     return np.full(shape, float(options.get("value", 0.0)))
 
@@ -234,6 +253,7 @@ INITIALISERS: Final[dict[str, Callable[[Shape, Options, Source], Array]]] = {
     "orthogonal": _orthogonal,
     "delta_orthogonal": _delta_orthogonal,
     "identity": _identity,
+    "standardised": _standardised,
     "torch": _uniform(
         lambda shape, options: _GAIN_OF_TORCH * _lecun(shape, {"gain": 1.0}), "torch"
     ),

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrize
 
 from depthgauge.equation.nodes import Attention, Block, Convolution, Init, Linear, Node, rewrite
 from depthgauge.equation.text import to_text
@@ -34,10 +35,14 @@ from depthgauge.recipes.wrappers import (
     PerChannel,
     Scaled,
     Shifted,
+    Standardised,
     Times,
     norm_of,
 )
-from depthgauge.trace.layout import Layout, Normed, Residual, layout
+from depthgauge.trace.layout import Layout, Normed, Residual, Weight, layout
+
+#: In the path of a parameter that a module computes its weight from.
+_MADE = ".parametrizations."
 
 __all__ = ["Applied", "Rewritten", "apply", "drawn", "rewritten"]
 
@@ -115,7 +120,9 @@ def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]
     two = replace(network, equation=network.block, scalars=None, depth=2, draws="keyed")
     shape = (4, *two.state_shape)
     found = layout(two.module(), torch.randn(shape, generator=torch.Generator().manual_seed(0)))
-    plan = rules.plan(found)
+    each = max(len(found.branches) // 2, 1)  # equal steps of a block look like blocks of their own
+    placed = (replace(b, block=k // each + 1) for k, b in enumerate(found.branches))
+    plan = rules.plan(replace(found, branches=tuple(placed)))
     if any(not weight.bias for weight in plan.biased):
         biased = rewrite(network.block, _biased)
         assert isinstance(biased, Block)
@@ -224,11 +231,28 @@ class _Work:
             for target in rule.targets:
                 parameter = _untied(self.model, target.weight.path)
                 with torch.no_grad():
-                    parameter.copy_(drawn(target, parameter, seed))
+                    first = replace(target, init=target.raw) if target.raw else target
+                    parameter.copy_(drawn(first, parameter, seed))
                     if init_of(target.init).kind == "zeros":
                         self._zero_bias(target.weight.owner)
+                if target.raw:
+                    self._standardise(target)
             if rule.targets:
                 self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.law}")
+
+    def _standardise(self, target: Target) -> None:
+        """Have the module compute its weight at each pass, so that the law outlives the steps."""
+        weight, owner, _, name = target.weight, *target.weight.path.rpartition(".")
+        module = self.model.get_submodule(owner)
+        gain = float(options_of(init_of(target.init), target.scope)["gain"])
+        if parametrize.is_parametrized(self.model.get_submodule(owner.partition(_MADE)[0])):
+            self.left.append(f"'{weight.path}' is computed by a parametrisation of its own already")
+        elif weight.rows is not None:
+            self.left.append(f"'{weight.path}' holds several weights: it was not standardised")
+        else:
+            outputs = weight.turned[0]
+            made = Standardised(outputs, gain, weight.axis).to(module.get_parameter(name))
+            parametrize.register_parametrization(module, name, made)
 
     def _zero_bias(self, path: str) -> None:
         bias = getattr(self.model.get_submodule(path), "bias", None)
@@ -248,6 +272,10 @@ class _Work:
             self._coefficients(branch, form, done)
             if form.shifts:
                 self._shifts(branch, done)
+            if form.biased:
+                self._biases(branch, done)
+        for module in self.model.modules():
+            _slowed(module)
         self.changes += [f"{number} {what}" for what, number in done.items()]
 
     def _norms(self, branch: Residual, form: Form, done: Counter[str]) -> None:
@@ -306,19 +334,21 @@ class _Work:
                     f"no module returns the sum after '{branch.path}': no norm put there"
                 )
                 return
-            width = last[-1].turned[0]
+            width = self._leaving(last[-1])
             self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
         elif at == "in":
-            norm = norm_of(kind, first[0].turned[1] * first[0].groups, axis)
-            for path in dict.fromkeys(w.owner for w in first):
+            norm = norm_of(kind, self._entering(first[0]), axis)
+            for path in dict.fromkeys(self._called(w) for w in first):
                 self._wrap(path, lambda m: Entered(m, norm), done, what)
         elif last:
-            path = last[-1].owner
-            if at == "out":
-                width = last[-1].turned[0]
+            path = self._called(last[-1])
+            if at == "inner" and path != last[-1].owner:
+                self.left.append(f"no norm can be put inside '{path}', which is one function")
+            elif at == "out":
+                width = self._leaving(last[-1])
                 self._wrap(path, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
             else:
-                width = last[-1].turned[1] * last[-1].groups
+                width = self._entering(last[-1])
                 self._wrap(path, lambda m: Entered(m, norm_of(kind, width, axis)), done, what)
 
     def _coefficients(self, branch: Residual, form: Form, done: Counter[str]) -> None:
@@ -334,7 +364,8 @@ class _Work:
             self._weigh(branch, form, skip / branch.skip, factor / branch.factor, done)
         if form.inlet is not None:
             number = number_of(form.inlet, scope)
-            for path in dict.fromkeys(w.owner for w in branch.weights if w.first):
+            first = [w for w in (*branch.weights, *branch.across) if w.first]
+            for path in dict.fromkeys(map(self._called, first)):
                 self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
         if form.learned and not form.shifts:
             self._learned(branch, form.learned, scope, done)
@@ -366,7 +397,7 @@ class _Work:
         if branch.learned:
             self.left.append(f"'{branch.path}' has a learned multiplier already")
             return
-        width = next((w.turned[0] for w in reversed(branch.weights) if w.last), 1)
+        width = next((self._leaving(w) for w in reversed(branch.weights) if w.last), 1)
         axis = self._axis(branch)
         self._end(
             branch,
@@ -386,7 +417,7 @@ class _Work:
     ) -> None:
         """Wrap the module that a branch ends with: its last norm, else its last layer."""
         outer = [norm.path for norm in branch.norms if norm.at == "out"]
-        last = [w.owner for w in branch.weights if w.last]
+        last = [self._called(w) for w in branch.weights if w.last]
         if not last:
             self.left.append(f"the last layer of '{branch.path}' was not found")
         else:
@@ -395,7 +426,7 @@ class _Work:
 
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
-        layers = {w.owner: w.last for w in branch.weights}
+        layers = {self._called(w): w.last for w in branch.weights}
         for path in dict.fromkeys(branch.activations):
             if self._leaf(path):
                 self._wrap(path, Shifted, done, "activations with a scalar bias")
@@ -403,12 +434,27 @@ class _Work:
                 self.left.append(
                     f"the activation in '{path}' is called as a function: no bias was put before it"
                 )
-        outputs = {w.owner for w in branch.weights if w.role == "output"}
+        outputs = {self._called(w) for w in branch.weights if w.role == "output"}
+        enters = {self._called(w) for w in branch.weights if w.first}
         for path, last in layers.items():
-            if path not in outputs or any(w.first for w in branch.weights if w.owner == path):
+            if path not in outputs or path in enters:
                 self._wrap(path, Shifted, done, "layers with a scalar bias")
             if last:
                 self._wrap(path, Scaled, done, "multipliers")
+
+    def _biases(self, branch: Residual, done: Counter[str]) -> None:
+        for weight in branch.weights:
+            module = self.modules.get(weight.owner)
+            if weight.bias or getattr(module, "bias", None) is not None:
+                continue
+            if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
+                outputs = module.out_features if isinstance(module, nn.Linear) else (
+                    module.out_channels
+                )  # fmt: skip
+                module.bias = nn.Parameter(module.weight.new_zeros(outputs))
+                done["layers given a bias"] += 1
+            else:
+                self.left.append(f"the layer of '{weight.path}' takes no bias")
 
     def _wrap(
         self, path: str, change: Callable[[nn.Module], nn.Module], done: Counter[str], what: str
@@ -423,6 +469,21 @@ class _Work:
         setattr(self.modules[parent], name, made)
         done[what] += 1
 
+    def _called(self, weight: Weight) -> str:
+        """The path of the module whose call uses the weight: PyTorch's attention reads its output
+        layer's weight without calling that layer."""
+        outer = weight.owner.rpartition(".")[0]
+        attention = isinstance(self.modules.get(outer), nn.MultiheadAttention)
+        return outer if attention else weight.owner
+
+    def _entering(self, weight: Weight) -> int:
+        """Channels that enter the layer, of all groups."""
+        return int(getattr(self.modules.get(weight.owner), "in_channels", weight.turned[1]))
+
+    def _leaving(self, weight: Weight) -> int:
+        """Channels that leave the layer, of all groups."""
+        return int(getattr(self.modules.get(weight.owner), "out_channels", weight.turned[0]))
+
     def _leaf(self, path: str) -> bool:
         return bool(path) and not any(True for _ in self.modules[path].children())
 
@@ -435,6 +496,15 @@ class _Work:
         parent, _, name = path.rpartition(".")
         if not isinstance(getattr(self.modules[parent], name), nn.Identity):
             self._wrap(path, lambda _: make(), done, what)
+
+
+def _slowed(module: nn.Module) -> None:
+    """PyTorch's encoder has a faster way without gradients, which passes what was put around its
+    layers by: this copy does not take it."""
+    if isinstance(module, nn.TransformerEncoder):
+        module.enable_nested_tensor = module.use_nested_tensor = False
+    elif isinstance(module, nn.TransformerEncoderLayer):
+        module.activation_relu_or_gelu = 0
 
 
 def _untied(model: nn.Module, path: str) -> nn.Parameter:

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import rms_of
 from depthgauge.recipes.first_steps import first_gradients
+from depthgauge.recipes.inside import counted, effective
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import (
     Count,
@@ -132,22 +133,25 @@ def audit(
         findings += _woken(model, batch, plan.wakes, loss)
     if optimizer is not None:
         findings += [_group(model, group, optimizer) for group in plan.groups if group.paths]
+        if any(group.rate != 1 and group.paths for group in plan.groups):
+            findings.append(_others(model, plan.groups, optimizer))
     return Audit(rules.name, found.L, found.m, tuple(findings))
 
 
 def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     """What the weights and the equations of a model say, without another pass."""
     parameters = dict(model.named_parameters())
+    weights = effective(model, parameters)
     for rule in plan.rules:
         if rule.targets:
-            yield _rule(rule, parameters)
+            yield _rule(rule, weights)
     yield from _forms(found, plan.forms, parameters)
     if plan.biased:
         bare = [weight for weight in plan.biased if not weight.bias]
         why = f"'{bare[0].path}' has none" if bare else ""
         have = len(plan.biased) - len(bare)
         yield _count(Count("weight layers with a bias", have, len(plan.biased), why))
-    for count in plan.counts:
+    for count in (*counted(found, plan), *plan.counts):
         yield _count(count)
 
 
@@ -185,7 +189,9 @@ class _Seen:
             return True
         if init_of(init).kind in _EXACT:
             return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
-        return _near(self.rms, self.of(init), self.tensor.numel())
+        # The size of standardised rows is no sample's.
+        exact = init_of(init).kind == "standardised"
+        return _near(self.rms, self.of(init), 10**12 if exact else self.tensor.numel())
 
     @property
     def shaped(self) -> str:
@@ -206,6 +212,13 @@ class _Seen:
             if float(values.min()) < 0.99 * float(values.max()):
                 low, high = float(values.min()), float(values.max())
                 return f"singular values from {low:.3g} to {high:.3g}, expected equal ones"
+        if kind == "standardised":
+            row = flat.reshape(flat.shape[0], -1)
+            sizes = row.square().mean(1).sqrt()
+            if float((row.mean(1).abs() / sizes).max()) > 1e-3:
+                return "rows whose mean is not taken off, expected standardised ones"
+            if float(sizes.min()) < 0.99 * float(sizes.max()):
+                return "rows of different sizes, expected standardised ones"
         return ""
 
 
@@ -226,7 +239,16 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
         said = f"{len(bent)} of {len(seen)} {rule.group}: {why} ('{first.target.weight.path}')"
         return Finding(rule.group, right, len(seen), said, _ratio(seen))
     if not wrong:
-        return Finding(rule.group, right, len(seen), f"{rule.group}: {rule.law}", _ratio(seen))
+        once = sum(
+            s.target.raw != "" and ".parametrizations." not in s.target.weight.path for s in seen
+        )
+        said = f"{rule.group}: {rule.law}"
+        said += (
+            f"; {once} of {len(seen)} at the start alone, no parametrisation keeps it"
+            if once
+            else ""
+        )
+        return Finding(rule.group, right, len(seen), said, _ratio(seen))
     head = f"{len(wrong)} of {len(seen)} {rule.group}: "
     path = f" ('{wrong[0].target.weight.path}')"
     if all(s.expected == 0 for s in wrong):
@@ -312,6 +334,19 @@ class _Step:
     def readable(self) -> bool:
         return not (math.isnan(self.branch.skip) or math.isnan(self.branch.factor))
 
+    def multiplied(self, learned: str) -> bool:
+        """Whether the branch has this learned multiplier, ``"gain(1e-5)"``, and no other."""
+        kind, _, initial = learned.removesuffix(")").partition("(")
+        asked = ((kind, number_of(initial, self.scope)),) if kind else ()
+        return (
+            self.readable
+            and len(asked) == len(self.branch.learned)
+            and all(
+                a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
+                for (a, x), (b, y) in zip(asked, self.branch.learned, strict=True)
+            )
+        )
+
     def weighed(self, skip: str | None, factor: str | None) -> bool:
         """Whether skip and branch have these factors; before a norm, whether their ratio has."""
         has = self.branch.skip, self.branch.factor
@@ -375,8 +410,9 @@ def _weighed(steps: Sequence[_Step]) -> Finding:
     said = (
         f"{len(wrong)} of {len(steps)} sums: {skip:.4g} h + {factor:.4g} F, expected {_sum_of(one)}"
     )
-    for skip_text, factor_text, words in one.form.mistakes:
-        if all(s.weighed(skip_text, factor_text) for s in wrong):
+    tables = [{words: texts for *texts, words in s.form.mistakes} for s in wrong]
+    for words in tables[0]:
+        if all(words in t and s.weighed(*t[words]) for s, t in zip(wrong, tables, strict=True)):
             return Finding(part, right, len(steps), f"{said}: {words}")
     return Finding(part, right, len(steps), f"{said} ('{one.branch.path}')")
 
@@ -389,18 +425,7 @@ def _sum_of(step: _Step) -> str:
 
 def _learned(steps: Sequence[_Step]) -> Finding:
     part = "learned multipliers"
-    right = []
-    for step in steps:
-        kind, _, initial = (step.form.learned or "").removesuffix(")").partition("(")
-        asked = ((kind, number_of(initial, step.scope)),) if kind else ()
-        right.append(
-            step.readable
-            and len(asked) == len(step.branch.learned)
-            and all(
-                a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
-                for (a, x), (b, y) in zip(asked, step.branch.learned, strict=True)
-            )
-        )
+    right = [step.multiplied(step.form.learned or "") for step in steps]
     asked_for = steps[0].form.learned or "none"
     said = f"{sum(right)} of {len(steps)} branches with a learned multiplier {asked_for}"
     if steps[0].form.learned == "":
@@ -409,6 +434,11 @@ def _learned(steps: Sequence[_Step]) -> Finding:
         step = steps[right.index(False)]
         has = " ".join(f"{kind}({number:.4g})" for kind, number in step.branch.learned) or "none"
         said += f"; '{step.branch.path}' has {has if step.readable else 'one that is not read'}"
+        wrong = [s for s, ok in zip(steps, right, strict=True) if not ok]
+        for text, words in step.form.learned_mistakes:
+            if all(s.multiplied(text) for s in wrong):
+                said += f": {words}"
+                break
     return Finding(part, sum(right), len(steps), said)
 
 
@@ -510,3 +540,18 @@ def _group(model: nn.Module, group: Group, optimizer: Optimizer) -> Finding:
         rate = rates.get(id(named[path]))
         said += f"; '{path}' at {rate:g}" if rate is not None else f"; '{path}' is in no group"
     return Finding(f"rate of {group.what}", sum(right), len(right), said)
+
+
+def _others(model: nn.Module, groups: Sequence[Group], optimizer: Optimizer) -> Finding:
+    """Whether what no group names learns at the full rate."""
+    rates = {id(p): float(g["lr"]) for g in optimizer.param_groups for p in g["params"]}
+    top, named = max(rates.values(), default=0.0), {p for group in groups for p in group.paths}
+    rest = {
+        path: rates[id(p)]
+        for path, p in model.named_parameters()
+        if path not in named and id(p) in rates
+    }
+    slow = [path for path, rate in rest.items() if not math.isclose(rate, top, rel_tol=_CLOSE)]
+    said = f"{len(rest) - len(slow)} of {len(rest)} other parameters learn at the full rate"
+    said += f"; '{slow[0]}' does not" if slow else ""
+    return Finding("rate of all others", len(rest) - len(slow), len(rest), said)

@@ -11,7 +11,17 @@ whole network.
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, Rule, Target, scope_of
+from depthgauge.recipes.rules import (
+    Count,
+    Form,
+    Group,
+    Plan,
+    Recipe,
+    Rule,
+    Target,
+    reached,
+    scope_of,
+)
 from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = ["FIXUP", "fixup_scale"]
@@ -59,9 +69,20 @@ def _plan(layout: Layout) -> Plan:
         Rule("last weights of branches", "zero", tuple(Target(w, "zeros", scope) for w in last)),
         Rule("weights of the head", "zero", tuple(Target(w, "zeros", scope) for w in layout.heads)),
     )
+    form = Form(
+        skip="1",
+        factor="1",
+        norms={},
+        shifts=True,
+        mistakes=(
+            ("1/sqrt(2)", "1/sqrt(2)", "the sum is scaled too"),
+            ("1/sqrt(2)", "1", "the shortcut is scaled, which keeps what it has"),
+            ("1", "1/sqrt(L)", "the branch over sqrt(L) as well: the depth is counted twice"),
+        ),
+    )
     return Plan(
         rules,
-        tuple(Form(norms={}, shifts=True) for _ in layout.branches),
+        tuple(form for _ in layout.branches),
         (Count("norms", len(layout.norms), 0, "Fixup takes their place"),),
         silent=True,
         wakes=_wakes(layout),
@@ -88,10 +109,16 @@ def _inner(layout: Layout, branch: Residual, attends: bool) -> list[Target]:
     others = {
         "1": "the depth scale was never applied",
         _scale(str(layers), m): f"L counts the {layers} layers, not the {L} branches",
-        _scale("L", m + 1): f"m = {m + 1}: the shortcut was counted",
         f"L**(1/{2 * m - 2})": "the exponent has the wrong sign",
         **{_scale(str(n), m): f"L = {n}: counted in a part of the network" for n in range(2, L)},
+        **{
+            _scale(str(n), m): f"L = {n}: the branches of '{name}' alone"
+            for name, n in layout.streams.items()
+            if n < L
+        },
     }
+    if not attends:
+        others[_scale("L", m + 1)] = f"m = {m + 1}: the shortcut was counted"
     found = []
     for weight in branch.weights:
         if weight.last or not weight.fan_in:
@@ -109,7 +136,7 @@ def _wakes(layout: Layout) -> dict[str, int]:
     """A zero layer passes no gradient on: first the head moves, then last layers, then the rest."""
     late = 1 if layout.heads else 0
     found = {w.path: 0 for w in layout.heads}
-    for branch in layout.branches:
+    for branch in reached(layout):
         found |= {w.path: late + (0 if w.last else 1) for w in branch.weights}
     return found
 
@@ -130,7 +157,12 @@ FIXUP = Recipe(
         "L counts residual branches of the whole network, not layers and not those of a stage",
         "m does not count the shortcut; attention has m = 4",
         "m = 1 has no inner weight: the rule says nothing but the zero",
+        "an encoder's and a decoder's branches are counted together, 30 in a 6 + 6 Transformer, "
+        "for cross-attention too",
         "the stem, the shortcuts and the skip keep what they have",
+        "the first scalar bias belongs to the branch: an identity skip takes x without it",
+        "no norm is left, not even a final one",
+        "a filter for 'bias' in names puts the classifier's bias among the slow scalars as well",
         "zero gradients inside branches at the first two steps are the design, no disease",
     ),
     "Zhang, Dauphin and Ma, arXiv 1901.09321",

@@ -8,11 +8,30 @@ norm the stream still doubles its variance at each sum.
 
 from __future__ import annotations
 
+from typing import Final
+
 from depthgauge.recipes.layers import TORCH, derived_for, of_every_layer
-from depthgauge.recipes.rules import Plan, Recipe
+from depthgauge.recipes.rules import Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout, Weight
 
-__all__ = ["HE", "he"]
+__all__ = ["HE", "MISTAKES", "he", "he_rule"]
+
+#: What is met in place of He's initialisation.
+MISTAKES: Final = (
+    TORCH,
+    ("lecun", "a gain of 1, where ReLU takes sqrt(2)"),
+    ("xavier", "Xavier"),
+    ('he(mode="fan_out")', "of the fan out"),
+    ("he(gain=2)", "the gain squared: the square root was left out"),
+)
+
+
+def he_rule(layout: Layout, group: str = "weights", *mistakes: tuple[str, str]) -> Rule:
+    """He's initialisation for every weight of a branch, or of a network without one; ``mistakes``
+    are looked for before the usual ones."""
+    scope = scope_of(layout)
+    targets = tuple(Target(w, "he", scope, (*mistakes, *MISTAKES)) for w in layout.hidden)
+    return Rule(group, "sqrt(2 / fan in)", targets)
 
 
 def he(gain: str = "sqrt(2)") -> Recipe:
@@ -20,13 +39,17 @@ def he(gain: str = "sqrt(2)") -> Recipe:
     one of slope a."""
     own = gain == "sqrt(2)"
     init = "he" if own else f"he(gain={gain})"
-    mistakes = [
-        TORCH,
-        ("lecun", f"a gain of 1, where {'ReLU takes sqrt(2)' if own else f'{gain} is asked'}"),
-        ("xavier", "Xavier"),
-        (f'he(mode="fan_out", gain={gain})', "of the fan out"),
-        (f"he(gain=({gain})**2)", "the gain squared: the square root was left out"),
-    ]
+    mistakes = (
+        list(MISTAKES)
+        if own
+        else [
+            TORCH,
+            ("lecun", f"a gain of 1, where {gain} is asked"),
+            ("xavier", "Xavier"),
+            (f'he(mode="fan_out", gain={gain})', "of the fan out"),
+            (f"he(gain=({gain})**2)", "the gain squared: the square root was left out"),
+        ]
+    )
 
     def mistakes_of(weight: Weight) -> list[tuple[str, str]]:
         if weight.groups == 1:

@@ -9,14 +9,21 @@ from depthgauge.recipes.delta_orthogonal import DELTA_ORTHOGONAL
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
 from depthgauge.recipes.he import HE
+from depthgauge.recipes.inv_sqrt2 import INV_SQRT2
+from depthgauge.recipes.inv_sqrt_l import INV_SQRT_L, INV_SQRT_L_INIT
+from depthgauge.recipes.layerscale import LAYERSCALE
 from depthgauge.recipes.lecun import LECUN
 from depthgauge.recipes.lsuv import LSUV
+from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.sigma_reparam import SIGMA_REPARAM
+from depthgauge.recipes.skipinit import SKIPINIT
+from depthgauge.recipes.stable_resnet import STABLE_RESNET
 from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
+from depthgauge.recipes.zero_gamma import ZERO_GAMMA
 
 __all__ = ["RECIPES", "recipe_named"]
 
@@ -30,9 +37,17 @@ RECIPES: Final[dict[str, Recipe]] = {
         DELTA_ORTHOGONAL,
         LSUV,
         WEIGHT_NORM,
+        INV_SQRT2,
+        INV_SQRT_L,
+        INV_SQRT_L_INIT,
+        STABLE_RESNET,
         FIXUP,
+        SKIPINIT,
         REZERO,
+        ZERO_GAMMA,
+        NFNET,
         GPT2,
+        LAYERSCALE,
         SIGMA_REPARAM,
     )
 }

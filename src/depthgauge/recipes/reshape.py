@@ -179,6 +179,8 @@ class _Reshape:
             return None
         forms = [next(self.forms) for _ in branches]
         first = forms[0]
+        if first.shifts:  # they are put in anew
+            skips = [term for term in skips if not isinstance(term.core, LearnedScalar)]
         skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]
         made = [self._branch(t, form) for t, form in zip(branches, forms, strict=True)]
         total = _together(skips, [term for row in made for term in row])
@@ -194,8 +196,11 @@ class _Reshape:
         core = term.core
         if form.norms is not None:
             core = self._without_norms(core)
+        if form.biased:
+            core = self._branch_with(core, _with_bias)
         if form.inlet is not None:
             inlet = _scalar(form.inlet, ONE)
+            core = self._branch_with(core, self._unscaled)
             core = self._entering(core, lambda x: Scale(inlet, x))
         norms = form.norms or {}
         if "in" in norms:
@@ -212,7 +217,7 @@ class _Reshape:
         changed = _Term(core, _scalar(form.factor, term.factor), learned)
         if not form.shifts:
             return [changed]
-        multiplied = replace(changed, learned=(LearnedScalar(ONE), *changed.learned))
+        multiplied = replace(changed, learned=(LearnedScalar(ONE),))
         return [multiplied, _Term(LearnedScalar(Number(0.0)))]
 
     def _norm(self, form: Form, place: str, value: Value) -> Norm:
@@ -221,19 +226,28 @@ class _Reshape:
 
     def _without_norms(self, core: Value) -> Value:
         """The branch without a norm, also in what it reads by a name."""
+        return self._branch_with(core, _bare)
 
-        def bare(node: Node) -> Node:
-            return node.value if isinstance(node, Norm) else node
-
+    def _branch_with(self, core: Value, rule: Callable[[Node], Node]) -> Value:
+        """The branch rewritten by a rule, also in what it reads by a name."""
         for name in {node.name for node in walk(core) if isinstance(node, Local | Call)}:
             for place, statement in enumerate(self.done):
                 if isinstance(statement, Let | Define) and statement.name == name:
-                    changed = rewrite(statement, bare)
+                    changed = rewrite(statement, rule)
                     assert isinstance(changed, Statement)
                     self.done[place] = changed
-        out = rewrite(core, bare)
+        out = rewrite(core, rule)
         assert isinstance(out, Value)
         return out
+
+    def _unscaled(self, node: Node) -> Node:
+        """A state without the fixed number in front of it."""
+        if isinstance(node, Scale) and self._state(node.value):
+            return node.value
+        return node
+
+    def _state(self, node: Node) -> bool:
+        return isinstance(node, State) or (isinstance(node, Local) and node.name in self.sums)
 
     def _entering(self, core: Value, change: Callable[[Value], Value]) -> Value:
         """The branch with what enters it changed: states, and names of them."""
@@ -245,8 +259,7 @@ class _Reshape:
                 self.done[self.views[name]] = replace(statement, bound=change(statement.bound))
 
         def rule(node: Node) -> Node:
-            state = isinstance(node, State) or (isinstance(node, Local) and node.name in self.sums)
-            return change(node) if state and isinstance(node, Value) else node
+            return change(node) if self._state(node) and isinstance(node, Value) else node
 
         out = rewrite(core, rule)
         assert isinstance(out, Value)
@@ -254,6 +267,14 @@ class _Reshape:
 
 
 # ------------------------------------------------------------------------------- values
+
+
+def _bare(node: Node) -> Node:
+    return node.value if isinstance(node, Norm) else node
+
+
+def _with_bias(node: Node) -> Node:
+    return replace(node, bias=True) if isinstance(node, _WEIGHTS) else node
 
 
 def _terms(value: Value, factor: Scalar = ONE, learned: tuple[Value, ...] = ()) -> Iterator[_Term]:
@@ -342,7 +363,10 @@ def _shifted(core: Value) -> Value:
 
     def rule(node: Node) -> Node:
         if isinstance(node, Linear | Convolution | Attention | Activation):
-            return replace(node, value=Add(node.value, LearnedScalar(Number(0.0))))
+            entering = node.value
+            while isinstance(entering, Add) and isinstance(entering.right, LearnedScalar):
+                entering = entering.left
+            return replace(node, value=Add(entering, LearnedScalar(Number(0.0))))
         return node
 
     out = rewrite(core, rule)

@@ -8,7 +8,7 @@ No norm. At the first step alpha alone has a gradient.
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Form, Group, Plan, Recipe
+from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, reached
 from depthgauge.trace.layout import Layout
 
 __all__ = ["REZERO"]
@@ -25,10 +25,20 @@ def _plan(layout: Layout) -> Plan:
         factor="1",
         learned="scalar(0)",
         norms={},
+        mistakes=(
+            ("1/sqrt(2)", "1/sqrt(2)", "the sum is scaled too"),
+            ("1", "1/sqrt(L)", "a fixed 1/sqrt(L) as well: it is scaled twice"),
+        ),
+        learned_mistakes=(
+            ("", "the multiplier is missing"),
+            ("scalar(1)", "it begins at 1, as Fixup's does"),
+            ("gain(0)", "one number a channel"),
+        ),
     )
-    weights = {w.path: 1 for branch in layout.branches for w in branch.weights}
+    weights = {w.path: 1 for branch in reached(layout) for w in branch.weights}
     return Plan(
         forms=tuple(form for _ in layout.branches),
+        counts=(Count("norms", len(layout.norms), 0, "ReZero does without"),),
         silent=True,
         wakes=weights,
         groups=(Group("multipliers", layout.scalars, 1.0, decay=False),),
@@ -45,6 +55,7 @@ REZERO = Recipe(
     ),
     (
         "one number a branch; the Transformer of the paper shares one in a layer",
+        "in the paper's ResNet the sum comes after the activation: h + alpha relu(F(h))",
         "weight decay pulls the number, and with it the network, to the identity",
         "inside branches the gradient of the first step is zero by design",
     ),

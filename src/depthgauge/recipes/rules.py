@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
     from depthgauge.trace.layout import Layout, Residual, Weight
 
-__all__ = ["Count", "Form", "Group", "Plan", "Recipe", "Rule", "Target", "init_of", "number_of"]
+__all__ = [
+    "Count",
+    "Form",
+    "Group",
+    "Plan",
+    "Recipe",
+    "Rule",
+    "Target",
+    "index_of",
+    "init_of",
+    "number_of",
+    "reached",
+]
 
 
 @cache
@@ -44,13 +56,16 @@ def _scalar(text: str) -> Any:
 class Target:
     """One weight and its initialiser, ``"he(gain=sqrt(2)/sqrt(L))"``; ``mistakes``: others that are
     met in its place, each with the mistake that makes it. ``scope``: values of the symbols.
-    ``sized``: whether its size is held to too, or is left to what data ask for."""
+    ``sized``: whether its size is held to too, or is left to what data ask for. ``raw``: where the
+    law is to hold at every step, what the parameter that a module computes its weight from begins
+    with."""
 
     weight: Weight
     init: str
     scope: Mapping[str, float] = field(repr=False)
     mistakes: tuple[tuple[str, str], ...] = ()
     sized: bool = True
+    raw: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,8 +87,9 @@ class Form:
     be; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
     what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
     is multiplied by. ``shifts``: a learned number, 0, is added in front of each weight layer and
-    activation, and at the branch's end, which a learned number, 1, multiplies. ``mistakes``:
-    coefficients that are met in place of these, each (skip, factor, words).
+    activation, and at the branch's end, which a learned number, 1, multiplies. ``biased``: each of
+    its weight layers has a bias. ``mistakes``: coefficients that are met in place of these, each
+    (skip, factor, words); ``learned_mistakes`` and ``inlet_mistakes``: each (text, words).
     """
 
     skip: str | None = None
@@ -83,12 +99,15 @@ class Form:
     gains: Mapping[str, str] = field(default_factory=dict)
     inlet: str | None = None
     shifts: bool = False
+    biased: bool = False
     mistakes: tuple[tuple[str, str, str], ...] = ()
+    learned_mistakes: tuple[tuple[str, str], ...] = ()
+    inlet_mistakes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Count:
-    """Something that the recipe wants so often, and how often it is there."""
+    """Something that the recipe wants so often, how often it is there, and why it has to be."""
 
     what: str
     found: int
@@ -160,3 +179,23 @@ def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, floa
         "l": float(residual.block if residual else 1),
         "n": float(width),
     }
+
+
+def index_of(layout: Layout) -> tuple[str, ...]:
+    """For each branch its place among all, from 1: in ``l`` where every block has as many, which is
+    what an equation has, else as a number, since blocks of a ResNet fold as they repeat."""
+    branches = layout.branches
+    each = len(branches) // max(layout.blocks, 1)
+    even = all(branch.block == k // max(each, 1) + 1 for k, branch in enumerate(branches))
+    if not even:
+        return tuple(str(k) for k in range(1, len(branches) + 1))
+    if each == 1:
+        return tuple("l" for _ in branches)
+    return tuple(f"({each}*(l-1)+{k % each + 1})" for k in range(len(branches)))
+
+
+def reached(layout: Layout) -> tuple[Residual, ...]:
+    """The branches of the stream that ends last. What another stream gives it, an encoder's memory,
+    passes through branches that may be silent, so that its own weights wake later."""
+    last = layout.branches[-1].stream if layout.branches else ""
+    return tuple(branch for branch in layout.branches if branch.stream == last)

@@ -1,7 +1,7 @@
 """Modules around modules: what a recipe puts in front of a layer, behind it, or in its place.
 
-Each holds the wrapped module as ``module``; what enters and leaves may be a tuple, whose first
-tensor is the one that counts.
+Each holds the wrapped module as ``module`` and answers for its attributes; what enters and leaves
+may be a tuple, whose first tensor is the one that counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,21 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 
-__all__ = ["Entered", "Left", "PerChannel", "Scaled", "Shifted", "Times", "norm_of"]
+__all__ = ["Entered", "Left", "PerChannel", "Scaled", "Shifted", "Standardised", "Times", "norm_of"]
+
+
+class _Around(nn.Module):
+    """A module that holds another, and what is asked of it and it has not, it asks that one:
+    ``nn.TransformerEncoder`` reads ``self_attn.batch_first``. ``module`` is set last: parameters of
+    the same names would be taken for the other's."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module" or name.startswith("__"):  # __deepcopy__ would copy that one
+                raise
+            return getattr(super().__getattr__("module"), name)
 
 
 class Times(nn.Module):
@@ -32,18 +46,19 @@ class Times(nn.Module):
         return f"{self.number:g}"
 
 
-class Shifted(nn.Module):
+class Shifted(_Around):
     """``module(x + bias)``, one learned number that begins at 0."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module, self.bias = module, nn.Parameter(torch.zeros(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.module = module
 
     def forward(self, x: Tensor, *others: Any, **options: Any) -> Any:
         return self.module(*_entering(lambda y: y + self.bias, x, others), **options)
 
 
-class Entered(nn.Module):
+class Entered(_Around):
     """``module(before(x))``; layers that read one tensor may share ``before``."""
 
     def __init__(self, module: nn.Module, before: nn.Module) -> None:
@@ -60,7 +75,7 @@ def _entering(change: Callable[[Tensor], Tensor], x: Tensor, others: tuple[Any, 
     return [changed, *(changed if other is x else other for other in others)]
 
 
-class Left(nn.Module):
+class Left(_Around):
     """``after(module(...))``."""
 
     def __init__(self, module: nn.Module, after: nn.Module) -> None:
@@ -71,13 +86,14 @@ class Left(nn.Module):
         return _first(self.module(*given, **options), self.after)
 
 
-class Scaled(nn.Module):
+class Scaled(_Around):
     """``scale * module(...)``, and ``+ bias`` where there is one: learned numbers."""
 
     def __init__(self, module: nn.Module, scale: float = 1.0, bias: bool = True) -> None:
         super().__init__()
-        self.module, self.scale = module, nn.Parameter(torch.full((1,), float(scale)))
+        self.scale = nn.Parameter(torch.full((1,), float(scale)))
         self.bias = nn.Parameter(torch.zeros(1)) if bias else None
+        self.module = module
 
     def forward(self, *given: Any, **options: Any) -> Any:
         def change(y: Tensor) -> Tensor:
@@ -87,14 +103,14 @@ class Scaled(nn.Module):
         return _first(self.module(*given, **options), change)
 
 
-class PerChannel(nn.Module):
+class PerChannel(_Around):
     """``gain * module(...)``, a learned number for each channel of axis ``axis``."""
 
     def __init__(self, module: nn.Module, gain: float, width: int, axis: int = -1) -> None:
         super().__init__()
-        self.module = module
         shape = (width,) if axis == -1 else (width, *(1,) * (-1 - axis))
         self.gain = nn.Parameter(torch.full(shape, float(gain)))
+        self.module = module
 
     def forward(self, *given: Any, **options: Any) -> Any:
         return _first(self.module(*given, **options), lambda y: self.gain * y)
@@ -105,6 +121,31 @@ def _first(found: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(found, Tensor):
         return change(found)
     return type(found)((change(found[0]), *found[1:]))
+
+
+class Standardised(nn.Module):
+    """Scaled weight standardisation (2101.08692), a parametrisation of a weight ``(out, in, ...)``:
+
+        g gain (w - mean) / sqrt(max(fan_in var, 1e-4))
+
+    mean and variance over what enters one output; ``g`` is learned, one an output, from 1 on.
+    """
+
+    def __init__(self, outputs: int, gain: float, axis: int = 0) -> None:
+        super().__init__()
+        self.number, self.axis = float(gain), axis
+        self.gain = nn.Parameter(torch.ones(outputs))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        turned = weight.transpose(0, self.axis) if self.axis else weight
+        flat = turned.flatten(1)
+        variance, mean = torch.var_mean(flat, 1, correction=0, keepdim=True)
+        scale = torch.rsqrt((variance * flat.shape[1]).clamp_min(1e-4)) * self.number
+        whole = ((flat - mean) * (scale * self.gain[:, None])).view_as(turned)
+        return whole.transpose(0, self.axis) if self.axis else whole
+
+    def extra_repr(self) -> str:
+        return f"gain={self.number:g}"
 
 
 class _Bounded(nn.Module):

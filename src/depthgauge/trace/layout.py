@@ -18,9 +18,11 @@ from depthgauge.equation.count import count
 from depthgauge.equation.nodes import LearnedScalar
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, analyse
+from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
-from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.graph import Graph, Value, common_path
 from depthgauge.trace.heads import ROLES, projections
+from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
 from depthgauge.trace.streams import Branch, Link, region
@@ -38,9 +40,10 @@ class Weight:
     many, and both fans are those within one. ``role``: query, key, value or output of attention,
     else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
     ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
-    added to what enters it. ``bias``: the path of its bias, ``""`` without one. ``lengths``: that
-    of the parameter that its directions are multiplied by (weight normalisation). ``looked_up``: an
-    embedding reads the same numbers.
+    added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
+    without one. ``lengths``: that of the parameter that its directions are multiplied by (weight
+    normalisation). ``looked_up``: an embedding reads the same numbers. ``follows``: the kind of the
+    activation that enters it, ``""`` where the state or another layer does, ``bend`` its options.
     """
 
     path: str
@@ -58,6 +61,8 @@ class Weight:
     bias: str = ""
     lengths: str = ""
     looked_up: bool = False
+    follows: str = ""
+    bend: tuple[tuple[str, Any], ...] = ()
 
     @property
     def owner(self) -> str:
@@ -127,7 +132,11 @@ class Residual:
     ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
     multiplies the branch. ``sum``: the path of the module that returns the sum, ``""`` where none
-    does.
+    does. ``inlet``: the fixed number between the state (of a transition the sum before it), or the
+    norm in front, and the first weight layers, also those of a skip that has its own (NaN where
+    they differ). ``across``: the weights
+    of such a skip. ``bent``: the stream passes an activation after the sum. ``leaks``: the learned
+    number in front of the branch is added to an identity skip as well.
     """
 
     stream: str
@@ -144,6 +153,15 @@ class Residual:
     factor: float
     learned: tuple[tuple[str, float], ...]
     sum: str
+    inlet: float = 1.0
+    across: tuple[Weight, ...] = ()
+    bent: bool = False
+    leaks: bool = False
+
+    @property
+    def projected(self) -> bool:
+        """Whether the skip has weights of its own, as that of a transition has."""
+        return bool(self.across)
 
     @property
     def attends(self) -> bool:
@@ -154,8 +172,8 @@ class Residual:
 class Layout:
     """The residual branches of all streams, the weights after which no other comes (heads), those
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
-    sum, the parameters that are one number, the biases of weights, and the kinds of activation that
-    were met, each once."""
+    sum, the parameters that are one number, the biases of weights, the kinds of activation that
+    were met, each once, and the modules of norms whose result nothing reads."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -165,6 +183,7 @@ class Layout:
     scalars: tuple[str, ...]
     biases: tuple[Weight, ...] = ()
     activations: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -233,12 +252,16 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             for step in block
             if step.link
         }
-        for link in track.stream.links:
+        listed = _listed([graph.path(link.merge.value) for link in track.stream.links])
+        for k, link in enumerate(track.stream.links):
             place, step = places[link.merge.value]
+            place = listed[k] if listed else place
             read = _read(step, len(link.branches))
             for branch, form in zip(link.branches, read, strict=True):
                 inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
                 row = _Row(analysis, readings, parts, sorted(inside), tables)
+                if math.isnan(form.factor) or math.isnan(form.skip):
+                    form = _seen(analysis, parameters, link, branch, form)
                 found.append(row.residual(track.stream.name, place, branch, link, form))
     within = {weight.path for branch in found for weight in branch.weights}
     every = _Row(analysis, readings, parts, sorted(graph.live), tables).weights()
@@ -257,6 +280,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     biases = tuple(dict.fromkeys(weight.bias for weight in weights if weight.bias))
     norms = [i for i in sorted(graph.live) if graph.values[i].kind == "norm"]
     norms += [i for i in sorted(graph.live) if i not in norms and roles.norm_of(i) is not None]
+    idle = [v.index for v in graph.values if v.kind == "norm" and v.data]
+    idle = [i for i in idle if i not in graph.live]
     ends = [track.stream.links[-1].merge.value for track in analysis.tracks if track.stream.links]
     after = [i for i in norms if any(end in graph.ancestors([i], end) for end in ends)]
     return Layout(
@@ -270,7 +295,25 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             Weight(path, tuple(parameters[path].shape), 0, 0, False, False) for path in biases
         ),
         activations=tuple(dict.fromkeys(bent.kind for bent in readings.activations.values())),
+        idle=tuple(dict.fromkeys(graph.path(i) for i in idle)),
     )
+
+
+def _listed(paths: Sequence[str]) -> list[int]:
+    """The block of each sum, from 1, where the blocks are the modules of one list, ``h.0``,
+    ``h.1``, ..., with as many sums in each and no other list inside. Else none: there steps that
+    repeat are blocks, though equal steps of one block look like several."""
+    shared = common_path(paths)
+    rest = [path[len(shared) :].strip(".").split(".") for path in paths]
+    if not all(parts[0].isdecimal() for parts in rest):
+        return []
+    if any(part.isdecimal() for parts in rest for part in parts[1:]):
+        return []
+    numbers = [int(parts[0]) for parts in rest]
+    if numbers != sorted(numbers) or len(set(Counter(numbers).values())) != 1:
+        return []
+    order = {number: k for k, number in enumerate(dict.fromkeys(numbers), 1)}
+    return [order[number] for number in numbers]
 
 
 @dataclass(frozen=True)
@@ -302,6 +345,20 @@ def _read(step: Step, branches: int) -> list[_Form]:
     return forms
 
 
+def _seen(
+    analysis: Analysis, parameters: Mapping[str, Tensor], link: Link, branch: Branch, form: _Form
+) -> _Form:
+    """The form by the values themselves, of a sum that no equation says."""
+    roles = analysis.roles
+    after = after_sum(roles, link.after, link.merge.value)
+    skip = weighed(roles, parameters, link.merge.skip)
+    ends = {weighed(roles, parameters, term) for term in branch.terms}
+    if len(ends) != 1 or len(roles.terms(link.merge.value)) != 1 + len(link.merge.terms):
+        return form
+    end = ends.pop()
+    return _Form(skip.number * after, end.number * after, end.learned, form.norms)
+
+
 @dataclass(frozen=True)
 class _Row:
     """Values of a region in forward order, and what recipes count among them."""
@@ -315,7 +372,12 @@ class _Row:
     def residual(
         self, stream: str, block: int, branch: Branch, link: Link, form: _Form
     ) -> Residual:
-        values = self.analysis.graph.values
+        values, roles = self.analysis.graph.values, self.analysis.roles
+        skip = sorted(self.analysis.graph.ancestors([link.merge.skip], branch.begin))
+        across = replace(self, order=skip)
+        layers = [*self._entered(branch.begin), *across._entered(branch.begin)]
+        inlets = {entering(roles, i, branch.begin) for i in layers}
+        after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
         bent = [values[i] for i in self.order if i in self.readings.activations]
         return Residual(
@@ -336,6 +398,22 @@ class _Row:
             form.factor,
             form.learned,
             self._returned(link.merge.value),
+            inlets.pop() if len(inlets) == 1 else math.nan,
+            across.weights(branch.begin) if link.merge.kind == "projected" else (),
+            any(i in self.readings.activations for i in after),
+            self._leaks(link, branch),
+        )
+
+    def _leaks(self, link: Link, branch: Branch) -> bool:
+        """Whether what is added in front of the branch's layers is added to an identity skip."""
+        graph = self.analysis.graph
+        if link.merge.kind not in ("identity", "scaled"):
+            return False  # Fixup's strided shortcuts take it
+        skip = graph.ancestors([link.merge.skip], branch.begin)
+        entering = {j for i in self._entered(branch.begin) for j in self.analysis.roles.flow[i]}
+        return any(
+            graph.values[i].kind == "sum" and _has_number(self.analysis, graph.values[i])
+            for i in entering & skip
         )
 
     def _returned(self, i: int) -> str:
@@ -419,12 +497,30 @@ class _Row:
         else:
             fan_out //= groups
         found = Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
-        return replace(
+        found = replace(
             found,
             groups=groups,
             bias=bias_of(self.analysis, value, place),
             looked_up=value.inputs[place] in self.tables,
         )
+        if (bend := self._followed(value)) is None:
+            return found
+        return replace(found, follows=bend.kind, bend=tuple(sorted(bend.options.items())))
+
+    def _followed(self, value: Value) -> Bent | None:
+        """The activation that what enters the layer comes from, through numbers alone."""
+        roles = self.analysis.roles
+        entering = roles.moving(value.inputs)
+        while len(entering) == 1:
+            i = entering[0]
+            if i in self.readings.activations:
+                return self.readings.activations[i]
+            if roles.layers(i) or roles.norm_of(i) is not None:
+                return None
+            entering = [j for j in roles.flow[i] if roles.values[j].data]
+            if roles.values[i].kind not in ("shape", "drop", "product", "sum"):
+                return None
+        return None
 
     def _split(
         self, value: Value, whole: Weight, behind: int, place: int, parts: int
@@ -467,15 +563,20 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
 
 
 def _gain_after(graph: Graph, i: int) -> str:
-    """The learned gain that a norm spelled out is multiplied by in its own module."""
+    """The learned gain that a norm spelled out is multiplied by in its own module, or around it in
+    the block of an equation."""
     values, call = graph.values, graph.values[i].call
+    near = {call, graph.calls[call].parent}
     todo = [i]
     while todo:
         for j in graph.consumers[todo.pop()]:
-            learned = [values[k] for k in values[j].inputs if values[k].kind == "parameter"]
-            if values[j].call == call and values[j].kind == "product" and learned:
-                return learned[0].path
-            if values[j].call == call and values[j].kind == "shape":
+            if values[j].call in near and values[j].kind == "product":
+                held = (parameter_of(values, k) for k in values[j].inputs)
+                for gain in (v for v in held if v is not None):
+                    # What multiplies a branch of an equation has a number for a name.
+                    if values[j].call == call or gain.path.endswith(".gain"):
+                        return gain.path
+            if values[j].call in near and values[j].kind == "shape":
                 todo.append(j)
     return ""
 

@@ -1,0 +1,73 @@
+"""What a form asks of the inside of branches, counted; and the weights that modules compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from depthgauge.recipes.rules import Count, Form, Plan, number_of, scope_of
+from depthgauge.trace.layout import Layout, Residual
+
+__all__ = ["counted", "effective"]
+
+_CLOSE: Final = 1e-3
+_ORIGINAL: Final = ".original"
+
+
+def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters, and in place of one that a weight is computed from, that weight."""
+    found = dict(parameters)
+    for path in parameters:
+        owner, made, name = path.removesuffix(_ORIGINAL).rpartition(".parametrizations.")
+        if made and path.endswith(_ORIGINAL):
+            with torch.no_grad():
+                weight = getattr(model.get_submodule(owner), name)
+            if weight.shape == parameters[path].shape:
+                found[path] = weight
+    return found
+
+
+def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
+    """Inlets, biases and scalars that leak to the skip, as the plan's forms have them."""
+    rows = list(zip(layout.branches, plan.forms, strict=False))
+    if scaled := [(branch, form) for branch, form in rows if form.inlet is not None]:
+        yield _inlets(layout, scaled)
+    if biased := [branch for branch, form in rows if form.biased]:
+        weights = [w for branch in biased for w in branch.weights]
+        bare = [w for w in weights if not w.bias]
+        why = f"'{bare[0].path}' has none" if bare else ""
+        has = len(weights) - len(bare)
+        yield Count("weight layers of branches with a bias", has, len(weights), why)
+    if shifted := [branch for branch, form in rows if form.shifts]:
+        leaking = sum(branch.leaks for branch in shifted)
+        why = "the skip is to carry the state as it is"
+        yield Count("branches whose first scalar bias is added to the skip too", leaking, 0, why)
+
+
+def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:
+    wrong = [row for row in rows if not _enters(layout, row[0], row[1].inlet or "1")]
+    what = "branches whose input is scaled as it is to be"
+    why = ""
+    if wrong:
+        branch, form = wrong[0]
+        asked = number_of(form.inlet or "1", scope_of(layout, branch))
+        why = f"'{branch.path}' takes {branch.inlet:.4g} of its input, expected {asked:.4g}"
+        tables = [{words: text for text, words in form.inlet_mistakes} for _, form in wrong]
+        for words in tables[0]:
+            texts = [table.get(words) for table in tables]
+            if all(
+                text is not None and _enters(layout, branch, text)
+                for (branch, _), text in zip(wrong, texts, strict=True)
+            ):
+                why += f": {words}"
+                break
+    return Count(what, len(rows) - len(wrong), len(rows), why)
+
+
+def _enters(layout: Layout, branch: Residual, text: str) -> bool:
+    asked = number_of(text, scope_of(layout, branch))
+    return math.isclose(branch.inlet, asked, rel_tol=_CLOSE)

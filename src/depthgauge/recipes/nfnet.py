@@ -1,0 +1,214 @@
+"""NF-ResNet (Brock, De and Smith, arXiv 2101.08692): the variance a norm would measure, computed.
+
+    h = h + alpha g F(beta h),   beta = 1/sqrt(v),   alpha = 0.2,   g = 0 at the start, learned
+
+v is the variance of h by the rule, never measured: 1 where a stage begins, plus alpha^2 a block. A
+transition (a block whose skip has weights) reads v of the stage before, and v is 1 + alpha^2 after
+it. Weights are standardised, row by row, and an activation's gain is one over the standard
+deviation of what it makes of N(0, 1):
+
+    w = gamma (w - mean) / (std sqrt(fan_in)),   gamma = 1/sqrt(Var phi(z)),   ReLU: 1.712859
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+
+from depthgauge.equation.functions import ACTIVATIONS
+from depthgauge.equation.nodes import SCALARS
+from depthgauge.equation.scalars import evaluate
+from depthgauge.errors import NetworkError
+from depthgauge.network.activations import gate
+from depthgauge.recipes.rules import (
+    Count,
+    Form,
+    Plan,
+    Recipe,
+    Rule,
+    Target,
+    index_of,
+    reached,
+    scope_of,
+)
+from depthgauge.trace.layout import Layout, Residual, Weight
+
+__all__ = ["ALPHA", "NFNET", "gains"]
+
+ALPHA = "0.2"
+
+
+@cache
+def gains(kind: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[float, float]:
+    """One over the standard deviation, and over the root mean square, of ``phi(z)``, z ~ N(0, 1).
+
+    Raises NetworkError for an activation that is not known.
+    """
+    if kind not in ACTIVATIONS:
+        raise NetworkError(
+            f"no gain is known of the activation '{kind}'; NF-ResNet is for one of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    defaults = {
+        name: evaluate(value, {}) if isinstance(value, SCALARS) else value
+        for name, value in ACTIVATIONS[kind].items()
+    }
+    z = torch.linspace(-12, 12, 400_001, dtype=torch.float64)
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    y = gate(kind, defaults | dict(options)).apply(z)
+    mean = float(torch.trapezoid(y * density, z))
+    square = float(torch.trapezoid(y * y * density, z))
+    return 1 / math.sqrt(square - mean * mean), 1 / math.sqrt(square)
+
+
+def _plan(layout: Layout) -> Plan:
+    _refuse(layout)
+    heads = {weight.path for weight in layout.heads}
+    inner = [w for branch in layout.branches for w in branch.weights if w.fan_in]
+    outer = [w for w in layout.outside if w.fan_in and w.path not in heads]
+    return Plan(
+        (
+            Rule("weights of branches", _LAW, tuple(_target(layout, w) for w in inner)),
+            Rule("weights before and beside them", _LAW, tuple(_target(layout, w) for w in outer)),
+        ),
+        tuple(_forms(layout)),
+        (Count("norms", len(layout.norms), 0, "standardised weights take their place"),),
+        silent=True,
+        wakes={w.path: 1 for branch in reached(layout) for w in branch.weights},
+    )
+
+
+_LAW = "standardised, gamma / sqrt(fan in)"
+
+
+def _refuse(layout: Layout) -> None:
+    if not layout.branches:
+        raise NetworkError(
+            "no residual branch was found, and NF-ResNet is a rule about them; give a network with "
+            "a skip connection"
+        )
+    for branch, after in zip(layout.branches, (*layout.branches[1:], None), strict=True):
+        if branch.attends:
+            raise NetworkError(
+                f"the branch '{branch.path}' has attention, and NF-ResNet is a rule for layers and "
+                f"activations; use rezero or skipinit"
+            )
+        # What follows the last sum belongs to the head, and a transition bends its skip as well.
+        if branch.bent and after is not None and not after.projected:
+            raise NetworkError(
+                f"an activation stands on the stream after the sum of '{branch.path}', and "
+                f"NF-ResNet computes variances of pre-activation blocks, h + F(relu(h)); move it "
+                f"into the branch"
+            )
+
+
+# ------------------------------------------------------------------------------- weights
+
+
+def _target(layout: Layout, weight: Weight) -> Target:
+    deviation, size = gains(weight.follows, weight.bend) if weight.follows else (1.0, 1.0)
+    relu = weight.follows == "relu"
+    gain = "sqrt(2/(1-1/pi))" if relu else f"{deviation:.12g}"
+    wrong = "sqrt(2)" if relu else f"{size:.12g}"
+    mistakes = []
+    if weight.follows:
+        words = (
+            f"the gain of the root mean square, {size:.4f}, where standardised weights take that "
+            f"of the standard deviation, {deviation:.4f}"
+        )
+        mistakes += [
+            (f"standardised(gain={wrong})", words),
+            (f"standardised(gain={deviation**2:.12g})", "the activation's gain counts twice"),
+        ]
+    mistakes += [
+        ("standardised", "the activation's gain is missing"),
+        ("torch", "PyTorch's default, and not standardised"),
+        ("he", "He's initialisation, not standardised"),
+    ]
+    init = f"standardised(gain={gain})" if weight.follows else "standardised"
+    return Target(weight, init, scope_of(layout), tuple(mistakes), raw="lecun")
+
+
+# --------------------------------------------------------------------------------- forms
+
+
+def _forms(layout: Layout) -> list[Form]:
+    """A form for each branch, with the blocks since the last transition: ``l - 1`` in an equation,
+    which has none, and a number where a stage ends."""
+    places = index_of(layout)
+    staged = any(branch.projected for branch in layout.branches)
+    since, forms = 0, []
+    for k, (branch, l) in enumerate(zip(layout.branches, places, strict=True)):
+        forms.append(_form(branch, str(since) if staged else f"({l}-1)", k))
+        since = (0 if branch.projected else since) + 1
+    return forms
+
+
+def _beta(blocks: str) -> str:
+    return f"1/sqrt(1+{blocks}*{ALPHA}**2)"
+
+
+def _form(branch: Residual, blocks: str, before: int) -> Form:
+    mistakes = [
+        ("1", "beta is missing: the branch reads the state as it is"),
+        (_beta(f"({blocks}+1)"), "beta is that of the state after the block"),
+        (_beta(str(before)), "v was not set back at the transitions"),
+        (f"1/(1+{blocks}*{ALPHA}**2)", "1/v instead of its root"),
+        (f"1/sqrt(1+{blocks}*{ALPHA})", "v grows by alpha, not by its square"),
+    ]
+    if branch.projected:
+        own = "a transition has beta of its own stage, not of the one before"
+        mistakes.insert(0, ("1", own))
+    return Form(
+        skip="1",
+        factor=ALPHA,
+        learned="scalar(0)",
+        norms={},
+        inlet=_beta(blocks),
+        biased=True,
+        mistakes=(
+            ("1", "1", "alpha is missing"),
+            ("1", f"{ALPHA}**2", "alpha was squared"),
+            (ALPHA, ALPHA, "alpha scales the skip too"),
+        ),
+        learned_mistakes=(
+            ("", "SkipInit's gain is missing"),
+            ("scalar(1)", "SkipInit's gain begins at 1"),
+        ),
+        inlet_mistakes=tuple(mistakes),
+    )
+
+
+NFNET = Recipe(
+    "nfnet",
+    "NF-ResNet: scaled weight standardisation and analytic variances",
+    "residual branches of pre-activation blocks, without attention; no norm",
+    (
+        "h + 0.2 g F(beta h), g learned, 0 at the start; beta = 1/sqrt(v)",
+        "v = 1 in front of a stage and grows by 0.04 a block; a transition reads the v of the "
+        "stage before, after it v is 1.04",
+        "weights: each output's row centred, of standard deviation gamma / sqrt(fan in), gamma of "
+        "the activation in front of it; in a module at every step, with a learned gain an output",
+        "every weight layer of a branch has a bias; no norm",
+        "optimiser of NFNet (2102.06171): adaptive gradient clipping, each unit's gradient at most "
+        "0.01 of its weight's norm, the classifier left out",
+    ),
+    (
+        "gamma is one over the standard deviation, 1.7129 for ReLU, not the root mean square's "
+        "1.4142: standardised weights do not see the mean",
+        "standardisation without gamma, or gamma without standardisation, and a deep network dies",
+        "v is computed, not measured; running statistics in its place are another method",
+        "zero padding makes the true variance smaller than v, most on small maps",
+        "beta at a transition is that of the stage before",
+        "clipping by whole tensors or over the wrong axis is another method, too",
+    ),
+    "Brock, De and Smith, arXiv 2101.08692; Brock et al., arXiv 2102.06171",
+    _plan,
+    judgement="gamma stands in the weights, as in timm, not behind the activation, as in the "
+    "authors' code; exact values, where theirs are sampled (1.71396 for ReLU). In an equation beta "
+    "stands in front of the activation and weights are standardised at the start alone; in a "
+    "module beta stands behind the activation: for ReLU the same",
+)

@@ -1,0 +1,153 @@
+"""Fixup: what its authors and others got wrong, and the Transformer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from depthgauge.network.spec import Network
+from depthgauge.recipes.apply import Applied, apply
+from depthgauge.recipes.audit import audit
+from depthgauge.recipes.fixup import fixup_scale
+from depthgauge.study.reference import resnet as reference
+from depthgauge.trace.layout import layout
+from tests.recipes.contract import broken, on_equation, said
+from tests.recipes.models import gpt2, mlp, resnet, transformer
+
+
+@pytest.mark.parametrize(
+    ("branches", "m", "printed"),
+    [
+        (54, 2, "0.136083"),
+        (16, 3, "0.500000"),
+        (30, 4, "0.567300"),
+        (30, 2, "0.182574"),
+        (12, 4, "0.660901"),
+    ],
+)
+def test_golden_numbers(branches: int, m: int, printed: str) -> None:
+    assert f"{fixup_scale(branches, m):.6f}" == printed
+
+
+def test_on_equations() -> None:
+    changed, model, batch = on_equation("fixup", "h + W2(relu(W1(layernorm(h), out=2*n)))")
+    assert str(changed.block).count("scalar(0)") == 4
+    assert str(changed.block).count("scalar(1)") == 1
+    assert torch.equal(model(batch), batch)
+    on_equation("fixup", "h + conv1(relu(conv3(relu(conv1(h)))))", width=8, size=4)
+
+
+@pytest.mark.parametrize(
+    ("skip", "factor", "words"),
+    [
+        ("1/sqrt(2) * ", "1/sqrt(2) * ", "the sum is scaled too"),
+        ("1/sqrt(2) * ", "", "the shortcut is scaled, which keeps what it has"),
+        ("", "1/sqrt(L) * ", "the depth is counted twice"),
+    ],
+)
+def test_sums_that_are_scaled_are_named(skip: str, factor: str, words: str) -> None:
+    text = "{}h + {}(scalar(1) * W2(relu(W1(h + scalar(0)) + scalar(0)) + scalar(0)))"
+    sides = {"W1": 'he(mode="fan_out", gain=sqrt(2)/sqrt(L))', "W2": "zeros"}
+    right = Network(text.format("", ""), 6, 16, init=sides).module(seed=0)
+    batch = torch.randn(4, 16)
+    assert audit(right, batch, "fixup").holds
+    wrong = Network(text.format(skip, factor), 6, 16, init=sides).module(seed=0)
+    assert words in said(audit(wrong, batch, "fixup"))
+
+
+class Leaky(nn.Module):
+    """The first scalar bias is added to the identity path too."""
+
+    def __init__(self, leaks: bool) -> None:
+        super().__init__()
+        self.up, self.down, self.relu = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU()
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(4))
+        self.scale, self.leaks = nn.Parameter(torch.ones(1)), leaks
+
+    def forward(self, x: Tensor) -> Tensor:
+        entered = x + self.biases[0]
+        out = self.down(self.relu(self.up(entered) + self.biases[1]) + self.biases[2])
+        out = self.scale * out + self.biases[3]
+        total: Tensor = out + (entered if self.leaks else x)
+        return total
+
+
+@pytest.mark.parametrize("leaks", [True, False])
+def test_a_bias_on_the_identity_path_is_named(leaks: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Leaky(leaks) for _ in range(4)), nn.Linear(8, 3))
+    words = said(audit(model, torch.randn(4, 8), "fixup"))
+    assert ("4 branches whose first scalar bias is added to the skip too" in words) is leaks
+    assert "scalar bias in front" not in words
+
+
+def test_a_final_norm_that_was_left_is_named() -> None:
+    model, batch = gpt2(activation_function="relu")
+    left = apply(model, batch, "fixup").model
+    assert audit(left, batch, "fixup").holds
+    left.transformer.ln_f = nn.LayerNorm(32)  # type: ignore[union-attr]
+    assert "1 norms: Fixup takes their place" in said(audit(left, batch, "fixup"))
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Applied, tuple[Tensor, Tensor]]:
+    model, batch = transformer(6, 6)
+    return apply(model, batch, "fixup", seed=2), batch
+
+
+def test_a_transformer_has_thirty_branches(pair: tuple[Applied, tuple[Tensor, Tensor]]) -> None:
+    applied, batch = pair
+    assert len(applied.left) == 12
+    assert all("is called as a function" in line for line in applied.left)
+    found = audit(applied.model, batch, "fixup")
+    assert (found.branches, found.layers) == (30, (2, 4))
+    wrong = [finding.said for finding in found.findings if not finding.holds]
+    assert wrong == ["0 of 12 activations of branches with a scalar bias in front"]
+    counted = layout(applied.model, batch)
+    assert counted.streams == {"encoder.layers": 12, "decoder.layers": 18}
+
+
+def test_the_wrong_count_in_cross_attention_is_named(
+    pair: tuple[Applied, tuple[Tensor, Tensor]],
+) -> None:
+    applied, batch = pair
+    copied = apply(*transformer(6, 6), "fixup", seed=2).model
+    with torch.no_grad():
+        for name, p in copied.named_parameters():
+            if "multihead_attn" in name and name.endswith("in_proj_weight"):
+                p.mul_(12 ** (-1 / 6) / 30 ** (-1 / 6))
+    words = r"18 of 66 inner weights .*: L = 12: the branches of 'encoder.layers' alone"
+    found = said(audit(copied, batch, "fixup"))
+    assert re.search(words, found), found
+    assert "inner weights" not in said(audit(applied.model, batch, "fixup"))
+
+
+def test_a_filter_by_name_that_catches_the_classifiers_bias_is_named() -> None:
+    applied = apply(*mlp(), "fixup")
+    batch = mlp()[1]
+    assert audit(applied.model, batch, "fixup", torch.optim.SGD(applied.groups(0.1))).holds
+    slow = [p for name, p in applied.model.named_parameters() if "bias" in name or "scale" in name]
+    rest = [p for p in applied.model.parameters() if not any(p is q for q in slow)]
+    optimizer = torch.optim.SGD([{"params": rest, "lr": 0.1}, {"params": slow, "lr": 0.01}])
+    words = said(audit(applied.model, batch, "fixup", optimizer))
+    assert "other parameters learn at the full rate; '0.bias' does not" in words
+
+
+@pytest.mark.parametrize("strided", [True, False])
+def test_strided_blocks_are_read_too(strided: bool) -> None:
+    if strided:
+        model, batch = resnet()
+        applied = apply(model, batch, "fixup")
+
+        def plant(changed: nn.Module) -> None:
+            changed.get_submodule("2.k").register_forward_hook(lambda m, x, out: out / 3)
+
+        broken(applied.model, batch, "fixup", plant, "1 of 3 sums: 1 h . 0.3333 F, expected 1 h")
+    else:
+        model, batch = reference(20)
+        found = audit(apply(model, batch, "fixup").model, batch, "fixup")
+        assert "activations" in said(found)
+        assert "sums" not in said(found)
