@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from depthgauge.equation.nodes import Attention, Block, Convolution, Init, Linear, Node, rewrite
 from depthgauge.equation.text import to_text
+from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import duplicate
 from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
@@ -34,6 +36,7 @@ from depthgauge.recipes.wrappers import (
     Times,
     norm_of,
 )
+from depthgauge.trace.graph import common_path
 from depthgauge.trace.layout import Layout, Normed, Residual, layout
 
 __all__ = ["Applied", "Rewritten", "apply", "drawn", "rewritten"]
@@ -84,6 +87,11 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
     recipe does not cover.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    if rules.uneven:
+        raise NetworkError(
+            f"the blocks of an equation are all alike, and {rules.title} {rules.uneven}; build the "
+            f"network and apply the recipe to the module"
+        )
     # Two blocks show all that one says: its last layer leads on, and is no head.
     two = replace(network, equation=network.block, scalars=None, depth=2, draws="keyed")
     shape = (4, *two.state_shape)
@@ -91,13 +99,18 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
     plan = rules.plan(found)
     inits: dict[str, Init] = {}
     for target in (target for rule in plan.rules for target in rule.targets):
-        block_path, _, name = target.weight.path.removeprefix("blocks.").partition(".")
-        if block_path == "0":
-            inits[name.removesuffix(".weight")] = init_of(target.init)
+        _, _, path = target.weight.path.removeprefix("blocks.").partition(".")
+        name, init = path.removesuffix(".weight"), init_of(target.init)
+        if inits.setdefault(name, init) != init:
+            raise NetworkError(
+                f"{rules.title} gives {name} another standard deviation in each block, which no "
+                f"formula in l says; build the network and apply the recipe to the module"
+            )
     forms = plan.forms[: len(plan.forms) // 2]
     block = reshaped(network.block, forms) if forms else network.block
     bare = rewrite(block, _without_init)
     assert isinstance(bare, Block)
+    inits = {name: init for name, init in inits.items() if name in network.chosen}
     chosen = {**network.chosen, **inits}
     changed = replace(network, equation=bare, scalars=None, init=chosen)
     lines = [f"- {network.block}", f"+ {block}"] if block != network.block else []
@@ -122,9 +135,15 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     SpecificationError, NetworkError for a network that the recipe does not cover, ModelError.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    found = layout(model, batch)
+    copied = duplicate(model)
+    found = layout(copied, batch)
     plan = rules.plan(found)
-    work = _Work(duplicate(model), found, plan)
+    moved = _moved(copied, found, plan)
+    if moved:
+        found = layout(copied, batch)
+        plan = rules.plan(found)
+    work = _Work(copied, found, plan)
+    work.changes += [f"norms moved in {moved} of PyTorch's layers"] if moved else []
     work.draw(seed)
     work.form()
     if rules.after is not None:
@@ -140,6 +159,30 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     return Applied(
         work.model, tuple(work.changes), tuple(scalars), tuple(dict.fromkeys(work.left)), groups
     )
+
+
+_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+def _moved(model: nn.Module, found: Layout, plan: Plan) -> int:
+    """PyTorch's Transformer layers have a switch for where their norms stand: how many were turned.
+
+    And evaluated without gradients they compute past the modules that they hold: they are told not
+    to.
+    """
+    modules = dict(model.named_modules())
+    turned = set()
+    for branch, form in zip(found.branches, plan.forms, strict=False):
+        layer = modules.get(branch.within)
+        if isinstance(layer, _LAYERS) and form.norms is not None:
+            places = {"in", "stream"} & set(form.norms)
+            if len(places) == 1 and layer.norm_first != ("in" in places):
+                layer.norm_first = "in" in places
+                turned.add(branch.within)
+    for layer in modules.values():
+        if isinstance(layer, nn.TransformerEncoderLayer) and plan.forms:
+            layer.activation_relu_or_gelu = 0
+    return len(turned)
 
 
 def drawn(target: Target, parameter: Tensor, seed: int) -> Tensor:
@@ -174,6 +217,7 @@ class _Work:
     plan: Plan
     changes: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    later: list[Callable[[], None]] = field(default_factory=list)
     modules: dict[str, nn.Module] = field(init=False)  # by the paths of the model as it was
 
     def __post_init__(self) -> None:
@@ -184,10 +228,12 @@ class _Work:
     def draw(self, seed: int) -> None:
         for rule in self.plan.rules:
             for target in rule.targets:
-                parameter = _untied(self.model, target.weight.path)
+                zeros = init_of(target.init).kind == "zeros"
+                find = _untied if zeros else nn.Module.get_parameter
+                parameter = find(self.model, target.weight.path)
                 with torch.no_grad():
                     parameter.copy_(drawn(target, parameter, seed))
-                    if init_of(target.init).kind == "zeros":
+                    if zeros:
                         self._zero_bias(target.weight.owner)
             if rule.targets:
                 self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.law}")
@@ -205,14 +251,63 @@ class _Work:
         if plan.forms and all(f.norms is not None and not f.norms for f in plan.forms):
             for path in self.found.norms:
                 self._replace(path, nn.Identity, done, "norms out")
+        if plan.everywhere is not None:
+            for norm in self.found.every:
+                if norm.kind != plan.everywhere:
+                    self._exchange(norm, plan.everywhere, done)
+        kept = self._final(done) if plan.final is not None else set()
         for branch, form in zip(self.found.branches, plan.forms, strict=False):
-            self._norms(branch, form, done)
+            inside = "in" not in branch.norm_at  # what is put around later comes first
+            if inside and form.inlet is not None:
+                self._inlet(branch, form.inlet, done)
+            if plan.everywhere is None:
+                self._norms(branch, form, done, kept)
+            if not inside and form.inlet is not None:
+                self._inlet(branch, form.inlet, done)
             self._coefficients(branch, form, done)
             if form.shifts:
                 self._shifts(branch, done)
+        for put in self.later:  # behind all that is put around the last sum
+            put()
         self.changes += [f"{number} {what}" for what, number in done.items()]
 
-    def _norms(self, branch: Residual, form: Form, done: Counter[str]) -> None:
+    def _final(self, done: Counter[str]) -> set[str]:
+        """The norm between a stream's last sum and its readers put in, or taken out. One that stood
+        behind the last sum of a post-norm stack is the final norm of a pre-norm one: the paths of
+        those."""
+        kept: set[str] = set()
+        kind = self.plan.final or self._usual()
+        for end in self.found.ends:
+            if kind == "none":
+                for norm in end.norms:
+                    self._replace(norm.path, nn.Identity, done, "norms out")
+                continue
+            for norm in end.norms[:1]:
+                if self.plan.final and norm.kind != kind:
+                    self._exchange(norm, kind, done)
+            if end.norms or not end.readers:
+                continue
+            branches = [b for b in self.found.branches if b.stream == end.stream]
+            own = [norm for norm in branches[-1].norms if norm.at == "stream"]
+            width = next((w.turned[0] for w in reversed(branches[-1].weights) if w.last), 1)
+            axis = self._axis(branches[-1])
+            if own and self._leaf(own[-1].path):
+                kept.add(own[-1].path)
+                if self.plan.final and own[-1].kind != kind:
+                    self._exchange(own[-1], kind, done)
+            elif branches[-1].sum:
+                norm_after = partial(_followed, kind=kind, width=width, axis=axis)
+                what = f"final {kind} put in"
+                self.later.append(partial(self._wrap, branches[-1].sum, norm_after, done, what))
+            else:
+                self.left.append(
+                    f"no module returns the end of '{end.stream}': no final norm there"
+                )
+        return kept
+
+    def _norms(
+        self, branch: Residual, form: Form, done: Counter[str], kept: Collection[str] = ()
+    ) -> None:
         for norm in branch.norms:
             if norm.at in form.gains and form.norms is None:
                 self._gain(branch, norm, form.gains[norm.at], done)
@@ -227,19 +322,18 @@ class _Work:
             return
         here = {norm.at: norm for norm in branch.norms}
         for at, norm in here.items():
-            if at not in form.norms:
+            if at not in form.norms and norm.path not in kept:
                 self._replace(norm.path, nn.Identity, done, "norms out")
         for at, kind in form.norms.items():
             present = here.get(at)
             if present is None:
                 self._insert(branch, at, kind or self._usual(), done)
             elif kind and kind != present.kind:
-                self._exchange(present, kind, self._axis(branch), done)
+                self._exchange(present, kind, done)
 
-    def _exchange(self, norm: Normed, kind: str, axis: int, done: Counter[str]) -> None:
-        self._replace(
-            norm.path, lambda: norm_of(kind, norm.width, axis), done, f"norms replaced by {kind}"
-        )
+    def _exchange(self, norm: Normed, kind: str, done: Counter[str]) -> None:
+        make = partial(norm_of, kind, norm.width, norm.axis)
+        self._replace(norm.path, make, done, f"norms replaced by {kind}")
 
     def _usual(self) -> str:
         kinds = [norm.kind for branch in self.found.branches for norm in branch.norms]
@@ -272,11 +366,15 @@ class _Work:
             self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
         elif at == "in":
             norm = norm_of(kind, first[0].turned[1], axis)
-            for path in dict.fromkeys(w.owner for w in first):
+            for path in self._entrances(branch):
                 self._wrap(path, lambda m: Entered(m, norm), done, what)
         elif last:
-            path = last[-1].owner
-            if at == "out":
+            path = last[-1].called
+            if at == "inner" and len({w.called for w in branch.weights}) == 1:
+                self.left.append(
+                    f"'{path}' is attention in one function: no norm can be put inside it"
+                )
+            elif at == "out":
                 width = last[-1].turned[0]
                 self._wrap(path, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
             else:
@@ -294,31 +392,49 @@ class _Work:
             )
         elif asked:
             self._weigh(branch, form, skip / branch.skip, factor / branch.factor, done)
-        if form.inlet is not None:
-            number = number_of(form.inlet, scope)
-            for path in dict.fromkeys(w.owner for w in branch.weights if w.first):
-                self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
         if form.learned and not form.shifts:
             self._learned(branch, form.learned, scope, done)
+
+    def _inlet(self, branch: Residual, text: str, done: Counter[str]) -> None:
+        """What enters times a number: behind the norm in front, else in front of the layers."""
+        number = number_of(text, scope_of(self.found, branch)) / branch.inlet
+        if math.isnan(number):
+            self.left.append(f"what enters '{branch.path}' could not be read: it was not scaled")
+        elif number != 1:
+            front = [norm.path for norm in branch.norms if norm.at == "in"]
+            if len(front) == 1 and self._leaf(front[0]):
+                change: Callable[[nn.Module], nn.Module] = lambda m: Left(m, Times(number))  # noqa: E731
+                self._wrap(front[0], change, done, "branch inputs scaled")
+                return
+            for path in self._entrances(branch):
+                self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
+
+    def _entrances(self, branch: Residual) -> list[str]:
+        """The modules that what enters the branch is given to: that of all its first layers, if the
+        sum is made outside of it, else each of them."""
+        paths = list(dict.fromkeys(w.called for w in branch.weights if w.first))
+        whole = common_path(paths)
+        inside = f"{branch.within}.".startswith(f"{whole}.")
+        return paths if len(paths) < 2 or not whole or inside else [whole]
 
     def _weigh(
         self, branch: Residual, form: Form, skip: float, factor: float, done: Counter[str]
     ) -> None:
         """Bring the sum to ``skip`` times its skip plus ``factor`` times its branch."""
-        normed = any(norm.at == "stream" for norm in branch.norms)
-        if normed and (form.norms is None or "stream" in form.norms):
+        normed = any(norm.at == "stream" for norm in branch.norms) or bool(branch.sum)
+        if normed and "stream" in (form.norms if form.norms is not None else branch.norm_at):
             skip, factor = 1.0, factor / skip  # the norm after the sum sees their ratio alone
-        if math.isclose(skip, factor) and skip != 1:
-            if branch.sum:
-                self._wrap(branch.sum, lambda m: Left(m, Times(skip)), done, "sums scaled")
-            else:
-                self.left.append(
-                    f"no module returns the sum after '{branch.path}': it was not scaled"
-                )
-        elif skip != 1:
-            self.left.append(f"the skip beside '{branch.path}' cannot be scaled from outside")
-        elif factor != 1:
-            self._end(branch, lambda m: Left(m, Times(factor)), done, "branches scaled")
+        ratio = factor / skip
+        if skip != 1 and not branch.sum:
+            whole = "sum" if math.isclose(skip, factor) else "skip"
+            self.left.append(
+                f"no module returns the sum after '{branch.path}': its {whole} was not scaled"
+            )
+            return
+        if not math.isclose(ratio, 1):
+            self._end(branch, lambda m: Left(m, Times(ratio)), done, "branches scaled")
+        if skip != 1:
+            self._wrap(branch.sum, lambda m: Left(m, Times(skip)), done, "sums scaled")
 
     def _learned(
         self, branch: Residual, text: str, scope: Mapping[str, float], done: Counter[str]
@@ -348,7 +464,7 @@ class _Work:
     ) -> None:
         """Wrap the module that a branch ends with: its last norm, else its last layer."""
         outer = [norm.path for norm in branch.norms if norm.at == "out"]
-        last = [w.owner for w in branch.weights if w.last]
+        last = [w.called for w in branch.weights if w.last]
         if not last:
             self.left.append(f"the last layer of '{branch.path}' was not found")
         else:
@@ -357,7 +473,7 @@ class _Work:
 
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
-        layers = {w.owner: w.last for w in branch.weights}
+        layers = {w.called: w.last for w in branch.weights}
         for path in dict.fromkeys(branch.activations):
             if self._leaf(path):
                 self._wrap(path, Shifted, done, "activations with a scalar bias")
@@ -365,9 +481,9 @@ class _Work:
                 self.left.append(
                     f"the activation in '{path}' is called as a function: no bias was put before it"
                 )
-        outputs = {w.owner for w in branch.weights if w.role == "output"}
+        outputs = {w.called for w in branch.weights if w.role == "output"}
         for path, last in layers.items():
-            if path not in outputs or any(w.first for w in branch.weights if w.owner == path):
+            if path not in outputs or any(w.first for w in branch.weights if w.called == path):
                 self._wrap(path, Shifted, done, "layers with a scalar bias")
             if last:
                 self._wrap(path, Scaled, done, "multipliers")
@@ -397,6 +513,10 @@ class _Work:
         parent, _, name = path.rpartition(".")
         if not isinstance(getattr(self.modules[parent], name), nn.Identity):
             self._wrap(path, lambda _: make(), done, what)
+
+
+def _followed(module: nn.Module, kind: str, width: int, axis: int) -> Left:
+    return Left(module, norm_of(kind, width, axis))
 
 
 def _untied(model: nn.Module, path: str) -> nn.Parameter:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from depthgauge.jsonable import jsonable
-from depthgauge.network.init import rms_of
+from depthgauge.network.init import options_of, rms_of
 from depthgauge.recipes.first_steps import first_gradients
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import (
@@ -137,6 +137,12 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         if rule.targets:
             yield _rule(rule, parameters)
     yield from _forms(found, plan.forms, parameters)
+    if plan.everywhere is not None:
+        others = [norm for norm in found.every if norm.kind != plan.everywhere]
+        why = f"{plan.everywhere} takes their place"
+        yield _count(Count("norms of another kind", len(others), 0, why))
+    if plan.final is not None and found.ends:
+        yield _final(found, plan)
     for count in plan.counts:
         yield _count(count)
 
@@ -171,6 +177,9 @@ class _Seen:
         return rms_of(init_of(init), self.target.weight.turned, self.target.scope)
 
     def follows(self, init: str) -> bool:
+        if init_of(init).kind == "constant":  # of few numbers a size would say too little
+            value = float(options_of(init_of(init), self.target.scope)["value"])
+            return bool(((self.tensor - value).abs() <= _CLOSE * abs(value)).all())
         return _near(self.rms, self.of(init), self.tensor.numel())
 
     @property
@@ -304,6 +313,8 @@ def _forms(
     weighed = [s for s in steps if s.form.skip is not None or s.form.factor is not None]
     if weighed:
         yield _weighed(weighed)
+    if entering := [s for s in steps if s.form.inlet is not None]:
+        yield _entered(entering)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
         yield _learned(learned)
     if normed := [s for s in steps if s.form.norms is not None]:
@@ -354,6 +365,24 @@ def _weighed(steps: Sequence[_Step]) -> Finding:
     return Finding(part, right, len(steps), f"{said} ('{one.branch.path}')")
 
 
+def _entered(steps: Sequence[_Step]) -> Finding:
+    """Fixed factors of what enters branches."""
+    part = "factors of what enters branches"
+    wanted = [s.number(s.form.inlet, 1.0) for s in steps]
+    right = [
+        math.isclose(s.branch.inlet, number, rel_tol=_CLOSE)
+        for s, number in zip(steps, wanted, strict=True)
+    ]
+    said = (
+        f"{sum(right)} of {len(steps)} branches whose input is multiplied by {steps[0].form.inlet}"
+    )
+    if not all(right):
+        at = right.index(False)
+        branch = steps[at].branch
+        said += f"; '{branch.path}' has {branch.inlet:.4g}, expected {wanted[at]:.4g}"
+    return Finding(part, sum(right), len(steps), said)
+
+
 def _sum_of(step: _Step) -> str:
     skip = step.number(step.form.skip, step.branch.skip)
     factor = step.number(step.form.factor, step.branch.factor)
@@ -400,7 +429,29 @@ def _placed(steps: Sequence[_Step]) -> Finding:
         step = steps[right.index(False)]
         found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.norms) or "no norm"
         said += f"; '{step.branch.path}' has {found}"
+        places = {n.at for n in step.branch.norms}
+        words = [words for others, words in step.form.misplaced if set(others) == places]
+        said += f": {words[0]}" if words else ""
     return Finding("norms", sum(right), len(steps), said)
+
+
+def _final(found: Layout, plan: Plan) -> Finding:
+    """The norm between the last sum of a stream and the layer that reads it."""
+    part = "final norms"
+    if plan.final == "none":
+        extra = [norm.path for end in found.ends for norm in end.norms]
+        said = f"{len(extra) or 'no'} norms after the last branch of a stream"
+        said += f"; '{extra[0]}' stands behind a norm" if extra else ""
+        return Finding(part, int(not extra), 1, said)
+    read = [end for end in found.ends if end.readers]
+    kinds = [[n.kind for n in end.norms if not plan.final or n.kind == plan.final] for end in read]
+    right = sum(len(here) == 1 for here in kinds)
+    said = f"{right} of {len(read)} streams with a final norm"
+    if right < len(read):
+        end = next(e for e, here in zip(read, kinds, strict=True) if len(here) != 1)
+        has = ", ".join(norm.kind for norm in end.norms) or "none in front of its reader"
+        said += f"; '{end.stream}' has {has}"
+    return Finding(part, right, len(read), said)
 
 
 def _gains(

@@ -127,8 +127,9 @@ class _Reshape:
         self.sums: set[str] = set()  # names of sums, which are states
         self.views: dict[str, int] = {}  # names of norms of a state, by their statement
         self.done: list[Statement] = []
-        kinds = [node.kind for node in walk(block) if isinstance(node, Norm)]
-        self.kind = kinds[0] if kinds else "layernorm"
+        norms = [node for node in walk(block) if isinstance(node, Norm)]
+        self.kind = norms[0].kind if norms else "layernorm"
+        self.options = {norm.kind: dict(norm.options) for norm in reversed(norms)}
 
     def block(self) -> Block:
         for statement in self.whole.statements:
@@ -194,12 +195,9 @@ class _Reshape:
         core = term.core
         if form.norms is not None:
             core = self._without_norms(core)
-        if form.inlet is not None:
-            inlet = _scalar(form.inlet, ONE)
-            core = self._entering(core, lambda x: Scale(inlet, x))
         norms = form.norms or {}
-        if "in" in norms:
-            core = self._entering(core, lambda x: self._norm(form, "in", x))
+        if "in" in norms or form.inlet is not None:
+            core = self._entering(core, lambda x: self._front(form, x), form.inlet is not None)
         if form.shifts:
             core = _shifted(core)
         if "inner" in norms:
@@ -215,9 +213,21 @@ class _Reshape:
         multiplied = replace(changed, learned=(LearnedScalar(ONE), *changed.learned))
         return [multiplied, _Term(LearnedScalar(Number(0.0)))]
 
+    def _front(self, form: Form, x: Value) -> Value:
+        """``inlet * norm(x)``, as much of it as the form has."""
+        if "in" in (form.norms or {}):
+            x = self._norm(form, "in", x)
+        return x if form.inlet is None else Scale(_scalar(form.inlet, ONE), x)
+
     def _norm(self, form: Form, place: str, value: Value) -> Norm:
         kind = (form.norms or {}).get(place) or self.kind
-        return _gained(Norm(kind, value, tuple(NORMS[kind].items())), form.gains.get(place))
+        options = dict(NORMS[kind])
+        if kind not in ("dyt", "derf"):  # whose numbers begin where the recipe has them
+            options |= self.options.get(kind, {})
+        # Learned gains and offsets are kept, also by a norm of another kind.
+        affine = self.options.get(self.kind, {}) if "bias" in options else {}
+        options |= {name: affine[name] for name in ("gain", "bias") if "bias" in affine}
+        return _gained(Norm(kind, value, tuple(options.items())), form.gains.get(place))
 
     def _without_norms(self, core: Value) -> Value:
         """The branch without a norm, also in what it reads by a name."""
@@ -235,25 +245,44 @@ class _Reshape:
         assert isinstance(out, Value)
         return out
 
-    def _entering(self, core: Value, change: Callable[[Value], Value]) -> Value:
-        """The branch with what enters it changed: states, and names of them."""
+    def _entering(
+        self,
+        core: Value,
+        change: Callable[[Value], Value],
+        unscale: bool,
+    ) -> Value:
+        """The branch with what enters it changed: states, and names of them; with ``unscale`` in
+        the place of a fixed number in front of them."""
+        before = _unscaled if unscale else _same
         for name in {node.name for node in walk(core) if isinstance(node, Local)}:
             if name in self.views:
                 statement = self.done[self.views[name]]
                 assert isinstance(statement, Let)
                 assert isinstance(statement.bound, Value)
-                self.done[self.views[name]] = replace(statement, bound=change(statement.bound))
+                bound = rewrite(statement.bound, before)
+                assert isinstance(bound, Value)
+                self.done[self.views[name]] = replace(statement, bound=change(bound))
 
         def rule(node: Node) -> Node:
             state = isinstance(node, State) or (isinstance(node, Local) and node.name in self.sums)
             return change(node) if state and isinstance(node, Value) else node
 
-        out = rewrite(core, rule)
+        out = rewrite(rewrite(core, before), rule)
         assert isinstance(out, Value)
         return out
 
 
 # ------------------------------------------------------------------------------- values
+
+
+def _same(node: Node) -> Node:
+    return node
+
+
+def _unscaled(node: Node) -> Node:
+    """What a fixed number multiplied that stands directly in front of a state."""
+    bare = isinstance(node, Scale) and isinstance(node.value, State | Initial | Local)
+    return node.value if bare and isinstance(node, Scale) else node
 
 
 def _terms(value: Value, factor: Scalar = ONE, learned: tuple[Value, ...] = ()) -> Iterator[_Term]:

@@ -69,9 +69,10 @@ class Form:
     ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
     be; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
     what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
-    is multiplied by. ``shifts``: a learned number, 0, is added in front of each weight layer and
-    activation, and at the branch's end, which a learned number, 1, multiplies. ``mistakes``:
-    coefficients that are met in place of these, each (skip, factor, words).
+    is multiplied by, behind the norm in front. ``shifts``: a learned number, 0, is added in front
+    of each weight layer and activation, and at the branch's end, which a learned number, 1,
+    multiplies. ``mistakes``: coefficients that are met in place of these, each (skip, factor,
+    words). ``misplaced``: places of norms that are met in place of these, each (places, words).
     """
 
     skip: str | None = None
@@ -82,6 +83,7 @@ class Form:
     inlet: str | None = None
     shifts: bool = False
     mistakes: tuple[tuple[str, str, str], ...] = ()
+    misplaced: tuple[tuple[tuple[str, ...], str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,10 @@ class Plan:
     ``rules``: initialisers. ``forms``: one for each residual branch, in the layout's order, or
     none. ``counts``: what else is counted. ``silent``: every branch adds exactly zero at the start.
     ``wakes``: the first step, from 0, at which a parameter's gradient is not zero, by its path;
-    what is not named is not held to a step. ``groups``: for the optimiser.
+    what is not named is not held to a step. ``groups``: for the optimiser. ``final``: the kind of
+    the norm between a stream's last sum and the layer that reads it (``""``: whatever kind is
+    there, ``"none"``: no norm). ``everywhere``: the kind that takes the place of every norm, also
+    of those that stand in no branch.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -121,6 +126,8 @@ class Plan:
     silent: bool = False
     wakes: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
+    final: str | None = None
+    everywhere: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ class Recipe:
     what it asks of the network; ``rule`` and ``traps`` in lines of words; ``reference``: the paper.
     ``plan`` raises NetworkError for a network that it does not cover. ``after``: what is done to a
     module once the plan is in it, with its batch (initialisers that look at data), returning a line
-    of words."""
+    of words. ``uneven``: why no equation, whose blocks are all alike, can have it."""
 
     name: str
     title: str
@@ -141,6 +148,7 @@ class Recipe:
     tier: int = 1
     judgement: str = ""
     after: Callable[[nn.Module, Any], str] | None = None
+    uneven: str = ""
 
 
 def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:

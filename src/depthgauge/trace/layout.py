@@ -15,16 +15,25 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthgauge.equation.count import count
-from depthgauge.equation.nodes import LearnedScalar
+from depthgauge.equation.nodes import (
+    LearnedGain,
+    LearnedScalar,
+    Node,
+    Norm,
+    Number,
+    Scale,
+    rewrite,
+)
 from depthgauge.equation.scalars import evaluate
-from depthgauge.trace.analysis import Analysis, Step, analyse
+from depthgauge.trace.analysis import Analysis, Step, Track, analyse
+from depthgauge.trace.blocks import folded
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.heads import ROLES, projections
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
 from depthgauge.trace.streams import Branch, Link, region
 
-__all__ = ["Layout", "Normed", "Residual", "Weight", "layout"]
+__all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,8 @@ class Weight:
     if None; ``stacked``: the fan out of all. ``role``: query, key, value or output of attention,
     else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
     ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
-    added to what enters it.
+    added to what enters it. ``called``: the path of the module that multiplies by it (of PyTorch's
+    attention in one function not the one that holds it).
     """
 
     path: str
@@ -50,6 +60,7 @@ class Weight:
     rows: tuple[int, ...] | None = None
     stacked: int = 0
     first: bool = False
+    called: str = ""
 
     @property
     def owner(self) -> str:
@@ -72,14 +83,29 @@ class Weight:
 
 @dataclass(frozen=True)
 class Normed:
-    """A norm of a branch, or on the stream after its sum: where, the module that it is (or stands
-    in), the parameter of its gain (``""``: none), and how many numbers it is over."""
+    """A norm of a branch, or on the stream after its sum: where (``""``: elsewhere), the module
+    that it is (or stands in), the parameter of its gain (``""``: none), how many channels it has,
+    the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift), and the axis of
+    its channels from the right."""
 
     at: str
     kind: str
     path: str
     gain: str
     width: int
+    numbers: tuple[str, ...] = ()
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class End:
+    """What follows the last sum of a stream: the norms in front of the next layer (but for one that
+    is the last branch's own), and the modules of the layers that read it, none where it is what the
+    model returns."""
+
+    stream: str
+    norms: tuple[Normed, ...]
+    readers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -93,7 +119,10 @@ class Residual:
     ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
     multiplies the branch. ``sum``: the path of the module that returns the sum, ``""`` where none
-    does.
+    does; ``within``: of the one that it is made in. ``inlet``: the fixed number that what enters
+    the first weight layers is multiplied by, behind a norm if there is one (NaN where not one
+    number is read). ``dropout``: its probability behind the last weight layer, also where it is
+    switched off.
     """
 
     stream: str
@@ -110,6 +139,9 @@ class Residual:
     factor: float
     learned: tuple[tuple[str, float], ...]
     sum: str
+    within: str = ""
+    inlet: float = math.nan
+    dropout: float = 0.0
 
     @property
     def attends(self) -> bool:
@@ -120,7 +152,8 @@ class Residual:
 class Layout:
     """The residual branches of all streams, the weights after which no other comes (heads), those
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
-    sum, and the parameters that are one number."""
+    sum, the parameters that are one number, all norms, what follows each stream, and the tables
+    that embeddings look up."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -128,6 +161,9 @@ class Layout:
     norms: tuple[str, ...]
     final: tuple[str, ...]
     scalars: tuple[str, ...]
+    every: tuple[Normed, ...] = ()
+    ends: tuple[End, ...] = ()
+    tables: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -178,7 +214,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
-        blocks = [block for block in track.blocks if any(step.link for step in block)]
+        blocks = [block for block in _blocks(track) if any(step.link for step in block)]
         places = {
             step.link.merge.value: (place, step)
             for place, block in enumerate(blocks, 1)
@@ -212,7 +248,48 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         tuple(dict.fromkeys(graph.path(i) for i in sorted(norms))),
         tuple(dict.fromkeys(graph.path(i) for i in after)),
         tuple(path for path, p in parameters.items() if p.numel() == 1),
+        tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms)),
+        tuple(_end(analysis, track, sums) for track in analysis.tracks if track.stream.links),
+        _tables(graph),
     )
+
+
+def _tables(graph: Graph) -> tuple[str, ...]:
+    values = (graph.values[i] for i in sorted(graph.live) if graph.values[i].name == "embedding")
+    inputs = (graph.values[j] for value in values for j in value.inputs)
+    return tuple(dict.fromkeys(v.path for v in inputs if v.kind == "parameter"))
+
+
+def _blocks(track: Track) -> list[list[Step]]:
+    """The steps of each block. Numbers and norms tell no two blocks apart: a rule may give each its
+    own."""
+
+    def rule(node: Node) -> Node:
+        match node:
+            case Scale(value=inside) | Norm(value=inside):
+                return inside
+            case LearnedScalar() | LearnedGain():
+                return replace(node, initial=Number(1.0))
+        return node
+
+    read = [rewrite(step.equation.block, rule) for step in track.steps if step.equation]
+    return replace(track, folds=folded(read)).blocks
+
+
+def _end(analysis: Analysis, track: Track, sums: set[int]) -> End:
+    graph, roles = analysis.graph, analysis.roles
+    todo = [track.stream.links[-1].after]
+    seen, norms, readers = set(todo), [], []
+    while todo:
+        for i in graph.consumers[todo.pop()]:
+            if roles.layers(i):
+                readers.append(graph.path(i))
+            elif i not in seen and i not in sums:
+                seen.add(i)
+                todo.append(i)
+                norms += [i] if roles.norm_of(i) is not None else []
+    own = tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms))
+    return End(track.stream.name, own, tuple(dict.fromkeys(readers)))
 
 
 @dataclass(frozen=True)
@@ -223,6 +300,7 @@ class _Form:
     factor: float = math.nan
     learned: tuple[tuple[str, float], ...] = ()
     norms: tuple[tuple[str, str], ...] = ()
+    inlet: float = math.nan
 
 
 def _read(step: Step, branches: int) -> list[_Form]:
@@ -234,13 +312,13 @@ def _read(step: Step, branches: int) -> list[_Form]:
     forms = []
     for branch in found[0].branches:
         norms = tuple((at, norm.kind) for at, norm in branch.norms)
-        hidden = branch.hidden and not branch.hidden.startswith("attention")
+        hidden = branch.hidden and not branch.hidden.startswith(("attention", "cross attention"))
         learned = tuple(
             ("scalar" if isinstance(x, LearnedScalar) else "gain", evaluate(x.initial, {}))
             for x in branch.learned
         )
         number = math.nan if hidden else branch.factor
-        forms.append(_Form(found[0].factor, number, learned, norms))
+        forms.append(_Form(found[0].factor, number, learned, norms, branch.inlet))
     return forms
 
 
@@ -277,7 +355,22 @@ class _Row:
             form.factor,
             form.learned,
             self._returned(link.merge.value),
+            self.analysis.graph.path(link.merge.value),
+            form.inlet,
+            self._dropout(branch.terms),
         )
+
+    def _dropout(self, terms: Sequence[int]) -> float:
+        """Of the dropout between the last weight layer and the sum."""
+        roles, todo = self.analysis.roles, list(terms)
+        for i in todo:
+            value = roles.values[i]
+            numbers = [a for a in (*value.args, value.options.get("p")) if isinstance(a, float)]
+            if value.kind == "drop" and numbers and value.name.endswith("dropout"):
+                return numbers[0]
+            if not roles.layers(i) and i in self.order:
+                todo += roles.flow[i]
+        return 0.0
 
     def _returned(self, i: int) -> str:
         """The path of the module that returns value ``i``: the one it was made in, if all that is
@@ -350,7 +443,10 @@ class _Row:
     ) -> Weight:
         fan_in, fan_out, axis = _fans(value, place, shape)
         shifted = _shifted(self.analysis, value)
-        return Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
+        called = self.analysis.graph.path(value.index)
+        return Weight(
+            path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out, called=called
+        )
 
     def _split(
         self, value: Value, whole: Weight, behind: int, place: int, parts: int
@@ -388,8 +484,24 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     kind = _NORMS.get(value.name) or next((kind for a, kind in form.norms if a == at), "norm")
     learned = [values[j] for j in value.inputs[1:] if values[j].kind == "parameter"]
     gain = learned[0].path if learned else _gain_after(graph, i)
-    axis = 1 if value.name in ("batch_norm", "group_norm") else -1
-    return Normed(at, kind, graph.path(i), gain, value.shape[axis] if value.shape else 1)
+    second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
+    axis = 1 - len(value.shape) if second else -1
+    width = value.shape[axis] if value.shape else 1
+    bounded = kind in ("dyt", "derf") and value.inputs
+    numbers = _numbers(analysis, value.inputs[0]) if bounded else ()
+    return Normed(at, kind, graph.path(i), gain, width, numbers, axis)
+
+
+def _numbers(analysis: Analysis, i: int) -> tuple[str, ...]:
+    """The learned numbers in ``alpha x + shift``, in this order."""
+    values, found = analysis.graph.values, []
+    while values[i].kind in ("sum", "product"):
+        inputs = [values[j] for j in values[i].inputs]
+        found += [v.path for v in inputs if v.kind == "parameter" and prod(v.shape) == 1]
+        if values[i].kind == "product":
+            break
+        i = next((v.index for v in inputs if v.data), i)
+    return tuple(reversed(found))
 
 
 def _gain_after(graph: Graph, i: int) -> str:
