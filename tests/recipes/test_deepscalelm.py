@@ -22,7 +22,7 @@ from depthgauge.recipes.deepscalelm import (
 )
 from depthgauge.recipes.rules import number_of
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
-from tests.recipes.models import bert, encoder, gpt2, mlp, postnorm
+from tests.recipes.models import bert, encoder, gpt2, llama, mlp, postnorm
 
 FEED_FORWARD = "h = h + dropout(W2(relu(W1(layernorm(h), out=4*n))), p=0.1)"
 ATTENDS = "h = h + attention(layernorm(h)); h = h + W2(relu(W1(layernorm(h), out=4*n)))"
@@ -104,6 +104,12 @@ def test_what_it_does_not_cover() -> None:
     assert left[0] == (
         "no module returns the sum after 'transformer.h.0.attn': its skip was not scaled"
     )
+
+
+def test_gated_branches_are_refused() -> None:
+    model, batch = llama()
+    with pytest.raises(NetworkError, match=r"'model.layers.0.mlp' has 3 weight layers, and DeepS"):
+        apply(model, batch, "deepscalelm")
 
 
 @pytest.mark.parametrize(

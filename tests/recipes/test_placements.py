@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
@@ -123,6 +124,31 @@ def test_layers_of_pytorch_compute_alike_where_they_are_evaluated() -> None:
         trained = changed.train()(batch)
         with torch.no_grad():
             torch.testing.assert_close(changed.eval()(batch), trained)
+
+
+class Listed(nn.Module):
+    """Queries, keys and values in a list, which nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x) for layer in self.qkv)
+        y: Tensor = x + self.out(F.scaled_dot_product_attention(q, k, v))
+        return y
+
+
+def test_a_norm_goes_in_front_of_each_layer_of_a_list() -> None:
+    def build() -> tuple[nn.Module, Any]:
+        torch.manual_seed(0)
+        blocks = [Listed(), Listed(), nn.LayerNorm(WIDTH)]
+        return nn.Sequential(*blocks, nn.Linear(WIDTH, 2)), torch.randn(2, 5, WIDTH)
+
+    applied, _ = on_module("prenorm", build)
+    fronts = [applied.model.get_submodule(f"0.qkv.{i}.before") for i in range(3)]
+    assert len(set(map(id, fronts))) == 1, "one norm for the three"
 
 
 def test_what_cannot_be_reached_from_outside_is_named() -> None:

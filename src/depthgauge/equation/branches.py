@@ -50,11 +50,13 @@ class Branch:
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Branches added in one place; ``skip`` is identity, scaled, per-channel, normed, mixed,
-    gated or projected, ``factor`` the fixed number in it (NaN where no number says it)."""
+    gated or projected, ``factor`` the fixed number in it (NaN where no number says it),
+    ``learned`` the scalars and gains that it is multiplied by."""
 
     branches: tuple[Branch, ...]
     skip: str
     factor: float = field(default=1.0, compare=False)
+    learned: tuple[LearnedScalar | LearnedGain, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

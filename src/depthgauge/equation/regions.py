@@ -350,8 +350,9 @@ class Region:
             return None
         places = {term.op: self.bare(term) for term in branches}
         made = (self._branch(group, [places[i] for i in group]) for group in groups)
-        bare = [self.bare(term).number for term in skips]
-        return Merge(tuple(made), kind, bare[0] if len(bare) == 1 else math.nan)
+        bare = [self.bare(term) for term in skips]
+        number, learned = (bare[0].number, bare[0].learned) if len(bare) == 1 else (math.nan, ())
+        return Merge(tuple(made), kind, number, learned)
 
     def _branch(self, group: tuple[int, ...], terms: Sequence[Term]) -> Branch:
         factors = {(term.number, term.learned) for term in terms}

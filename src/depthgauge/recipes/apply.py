@@ -392,6 +392,11 @@ class _Work:
             )
         elif asked:
             self._weigh(branch, form, skip / branch.skip, factor / branch.factor, done)
+        if form.carried and not branch.carriers:
+            self.left.append(
+                f"the skip beside '{branch.path}' cannot be multiplied by a learned number from "
+                f"outside"
+            )
         if form.learned and not form.shifts:
             self._learned(branch, form.learned, scope, done)
 
@@ -415,7 +420,8 @@ class _Work:
         paths = list(dict.fromkeys(w.called for w in branch.weights if w.first))
         whole = common_path(paths)
         inside = f"{branch.within}.".startswith(f"{whole}.")
-        return paths if len(paths) < 2 or not whole or inside else [whole]
+        listed = isinstance(self.modules[whole], nn.ModuleList | nn.ModuleDict)  # is not called
+        return paths if len(paths) < 2 or not whole or inside or listed else [whole]
 
     def _weigh(
         self, branch: Residual, form: Form, skip: float, factor: float, done: Counter[str]

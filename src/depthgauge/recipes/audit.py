@@ -316,7 +316,9 @@ def _forms(
     if entering := [s for s in steps if s.form.inlet is not None]:
         yield _entered(entering)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
-        yield _learned(learned)
+        yield _learned([(s, s.form.learned or "", s.branch.learned) for s in learned], "branches")
+    if carried := [s for s in steps if s.form.carried is not None]:
+        yield _learned([(s, s.form.carried or "", s.branch.carried) for s in carried], "skips")
     if normed := [s for s in steps if s.form.norms is not None]:
         yield _placed(normed)
     gains = [
@@ -389,29 +391,32 @@ def _sum_of(step: _Step) -> str:
     return f"{skip:.4g} h + {factor:.4g} F"
 
 
-def _learned(steps: Sequence[_Step]) -> Finding:
-    part = "learned multipliers"
+def _learned(
+    rows: Sequence[tuple[_Step, str, tuple[tuple[str, float], ...]]], what: str
+) -> Finding:
+    """Learned multipliers of branches or of skips: what is asked for, and what is there."""
+    part = "learned multipliers" + (" of skips" if what == "skips" else "")
     right = []
-    for step in steps:
-        kind, _, initial = (step.form.learned or "").removesuffix(")").partition("(")
+    for step, text, here in rows:
+        kind, _, initial = text.removesuffix(")").partition("(")
         asked = ((kind, number_of(initial, step.scope)),) if kind else ()
         right.append(
             step.readable
-            and len(asked) == len(step.branch.learned)
+            and len(asked) == len(here)
             and all(
                 a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
-                for (a, x), (b, y) in zip(asked, step.branch.learned, strict=True)
+                for (a, x), (b, y) in zip(asked, here, strict=True)
             )
         )
-    asked_for = steps[0].form.learned or "none"
-    said = f"{sum(right)} of {len(steps)} branches with a learned multiplier {asked_for}"
-    if steps[0].form.learned == "":
-        said = f"{sum(right)} of {len(steps)} branches without a learned multiplier"
+    text = rows[0][1]
+    said = f"{sum(right)} of {len(rows)} {what} with a learned multiplier {text}"
+    if not text:
+        said = f"{sum(right)} of {len(rows)} {what} without a learned multiplier"
     if not all(right):
-        step = steps[right.index(False)]
-        has = " ".join(f"{kind}({number:.4g})" for kind, number in step.branch.learned) or "none"
+        step, _, here = rows[right.index(False)]
+        has = " ".join(f"{kind}({number:.4g})" for kind, number in here) or "none"
         said += f"; '{step.branch.path}' has {has if step.readable else 'one that is not read'}"
-    return Finding(part, sum(right), len(steps), said)
+    return Finding(part, sum(right), len(rows), said)
 
 
 def _placed(steps: Sequence[_Step]) -> Finding:

@@ -63,6 +63,13 @@ def _plan(layout: Layout) -> Plan:
             f"'{bare[0]}' has no norm, and DeepScaleLM keeps those of pre-norm or post-norm; put "
             f"them in with 'prenorm' first"
         )
+    for branch in layout.branches:
+        if not branch.attends and len(branch.weights) != 2:
+            raise NetworkError(
+                f"'{branch.path}' has {len(branch.weights)} weight layers, and DeepScaleLM has a "
+                f"rule for attention and for feed-forward branches of two; it says nothing of "
+                f"gated ones"
+            )
     p = layout.branches[0].dropout
     kinds = [branch.attends for branch in layout.branches]
     entering = correlations(kinds, p, 2 / layout.L)
@@ -144,7 +151,8 @@ DEEPSCALELM = Recipe(
     _plan,
     judgement=(
         "beta^2 is 1/N; the authors' code has .005 for N = 192, which is .96/N; of a feed-forward "
-        "layer of another width than 4d its width stands for the 4; one p for the whole stack; "
+        "layer of another width than 4d its width stands for the 4, and the 2 is ReLU's whatever "
+        "the activation; one p for the whole stack; "
         "heads are left as they are"
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from depthgauge.errors import SpecificationError, nearest
+from depthgauge.recipes.admin import ADMIN, ADMIN_CONSTANT
 from depthgauge.recipes.deepnorm import DEEPNORM
 from depthgauge.recipes.deepscalelm import DEEPSCALELM
 from depthgauge.recipes.derf import DERF
@@ -32,6 +33,8 @@ RECIPES: Final[dict[str, Recipe]] = {
         *PLACEMENTS,
         DEEPNORM,
         DEEPSCALELM,
+        ADMIN,
+        ADMIN_CONSTANT,
         DYT,
         DERF,
         GPT2,

@@ -181,6 +181,8 @@ class _Reshape:
         forms = [next(self.forms) for _ in branches]
         first = forms[0]
         skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]
+        if first.carried is not None:
+            skips = [replace(t, learned=_learned(first.carried)) for t in skips]
         made = [self._branch(t, form) for t, form in zip(branches, forms, strict=True)]
         total = _together(skips, [term for row in made for term in row])
         if first.norms is None:

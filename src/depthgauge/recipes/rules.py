@@ -65,7 +65,8 @@ class Form:
     """What one residual step is to look like; what is None is left as it is.
 
     ``skip``, ``factor``: fixed numbers in front of the skip and of the branch, ``"1/sqrt(2)"``.
-    ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing.
+    ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing;
+    ``carried``: the same in front of the skip.
     ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
     be; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
     what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
@@ -84,6 +85,7 @@ class Form:
     shifts: bool = False
     mistakes: tuple[tuple[str, str, str], ...] = ()
     misplaced: tuple[tuple[tuple[str, ...], str], ...] = ()
+    carried: str | None = None
 
 
 @dataclass(frozen=True)

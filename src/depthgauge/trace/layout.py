@@ -118,11 +118,11 @@ class Residual:
     them a learned number is added, and how many learned numbers multiply it. ``skip`` and
     ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
-    multiplies the branch. ``sum``: the path of the module that returns the sum, ``""`` where none
-    does; ``within``: of the one that it is made in. ``inlet``: the fixed number that what enters
-    the first weight layers is multiplied by, behind a norm if there is one (NaN where not one
-    number is read). ``dropout``: its probability behind the last weight layer, also where it is
-    switched off.
+    multiplies the branch; ``carried``: the same of the skip, ``carriers`` the parameters.
+    ``sum``: the path of the module that returns the sum, ``""`` where none does; ``within``: of the
+    one that it is made in. ``inlet``: the fixed number that what enters the first weight layers is
+    multiplied by, behind a norm if there is one (NaN where not one number is read). ``dropout``:
+    its probability behind the last weight layer, also where it is switched off.
     """
 
     stream: str
@@ -142,6 +142,8 @@ class Residual:
     within: str = ""
     inlet: float = math.nan
     dropout: float = 0.0
+    carried: tuple[tuple[str, float], ...] = ()
+    carriers: tuple[str, ...] = ()
 
     @property
     def attends(self) -> bool:
@@ -301,6 +303,7 @@ class _Form:
     learned: tuple[tuple[str, float], ...] = ()
     norms: tuple[tuple[str, str], ...] = ()
     inlet: float = math.nan
+    carried: tuple[tuple[str, float], ...] = ()
 
 
 def _read(step: Step, branches: int) -> list[_Form]:
@@ -313,13 +316,17 @@ def _read(step: Step, branches: int) -> list[_Form]:
     for branch in found[0].branches:
         norms = tuple((at, norm.kind) for at, norm in branch.norms)
         hidden = branch.hidden and not branch.hidden.startswith(("attention", "cross attention"))
-        learned = tuple(
-            ("scalar" if isinstance(x, LearnedScalar) else "gain", evaluate(x.initial, {}))
-            for x in branch.learned
-        )
+        learned, carried = _values(branch.learned), _values(found[0].learned)
         number = math.nan if hidden else branch.factor
-        forms.append(_Form(found[0].factor, number, learned, norms, branch.inlet))
+        forms.append(_Form(found[0].factor, number, learned, norms, branch.inlet, carried))
     return forms
+
+
+def _values(learned: Sequence[LearnedScalar | LearnedGain]) -> tuple[tuple[str, float], ...]:
+    return tuple(
+        ("scalar" if isinstance(x, LearnedScalar) else "gain", evaluate(x.initial, {}))
+        for x in learned
+    )
 
 
 @dataclass(frozen=True)
@@ -358,7 +365,21 @@ class _Row:
             self.analysis.graph.path(link.merge.value),
             form.inlet,
             self._dropout(branch.terms),
+            form.carried,
+            self._carriers(link),
         )
+
+    def _carriers(self, link: Link) -> tuple[str, ...]:
+        """The parameters that the stream is multiplied by on its way to the sum."""
+        values, found = self.analysis.graph.values, []
+        for i in values[link.merge.value].inputs:
+            if values[i].kind == "product" and link.before in values[i].inputs:
+                todo = [j for j in values[i].inputs if not values[j].data]
+                while todo:  # through views of a parameter
+                    value = values[todo.pop()]
+                    found += [value.path] if value.kind == "parameter" else []
+                    todo += value.inputs if value.kind == "shape" else ()
+        return tuple(found)
 
     def _dropout(self, terms: Sequence[int]) -> float:
         """Of the dropout between the last weight layer and the sum."""
