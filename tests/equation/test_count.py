@@ -375,3 +375,20 @@ def test_a_definition_sees_the_statements_names_and_not_its_callers() -> None:
 def test_a_norm_that_opens_a_block_stands_on_the_stream_of_its_last_merge() -> None:
     found = count(parse("h = layernorm(h); h = h + W1(h); h = h + W2(relu(W3(h)))"))
     assert [[b.norm_at for b in merge.branches] for merge in found.merges] == [[()], [("stream",)]]
+
+
+@pytest.mark.parametrize(
+    ("equation", "inlet"),
+    [
+        ("h + W(h)", 1.0),
+        ("h + W2(tanh(3*W1(0.5*h)))", 0.5),  # what is inside is no inlet
+        ("h + 4*W(0.5*layernorm(7*h))", 0.5),  # nor what a norm divides out
+        ("h + W(0.5*relu(0.5*h))", 0.25),
+        ("u = 2*rmsnorm(h); h = h + W3(W1(u)*W2(u))", 2.0),
+        ("u = rmsnorm(h); h = h + W3(W1(u)*W2(2*u))", float("nan")),  # not one number
+        ("h + attention(0.5*h)", 0.5),
+    ],
+)
+def test_the_number_in_front_of_the_first_layers(equation: str, inlet: float) -> None:
+    (merge,) = count(parse(equation)).merges
+    assert [branch.inlet for branch in merge.branches] == [pytest.approx(inlet, nan_ok=True)]

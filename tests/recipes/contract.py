@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import Applied, apply, rewritten
+from depthgauge.recipes.apply import Applied, apply, drawn, rewritten
 from depthgauge.recipes.audit import Audit, audit
+from depthgauge.recipes.registry import recipe_named
+from depthgauge.trace.layout import Weight, layout
 
 __all__ = [
     "broken",
     "on_equation",
     "on_module",
     "parameter",
+    "redrawn",
     "said",
     "scaled",
     "undone",
@@ -112,5 +116,26 @@ def undone(ending: str, std: float, which: int | None = None) -> Callable[[nn.Mo
         with torch.no_grad():
             for p in found if which is None else [found[which]]:
                 p.normal_(0, std)
+
+    return plant
+
+
+def redrawn(
+    recipe: str,
+    batch: Any,
+    init: str,
+    where: Callable[[Weight], bool] = lambda _: True,
+    rule: int = 0,
+) -> Callable[[nn.Module], None]:
+    """The weights of one of the recipe's rules drawn by another initialiser."""
+
+    def plant(model: nn.Module) -> None:
+        targets = recipe_named(recipe).plan(layout(model, batch)).rules[rule].targets
+        chosen = [target for target in targets if where(target.weight)]
+        assert chosen
+        with torch.no_grad():
+            for target in chosen:
+                p = model.get_parameter(target.weight.path)
+                p.copy_(drawn(replace(target, init=init), p, 7))
 
     return plant

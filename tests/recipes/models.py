@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 from typing import Any
 
@@ -11,10 +12,14 @@ from torch import Tensor, nn
 __all__ = [
     "DEPTH",
     "WIDTH",
+    "bert",
     "convolutions",
+    "encoder",
     "gpt2",
     "grouped",
+    "llama",
     "mlp",
+    "normed_preactivation",
     "plain",
     "postnorm",
     "preactivation",
@@ -192,7 +197,65 @@ def postnorm() -> tuple[nn.Module, Any]:
 def transformer(encoder: int = 2, decoder: int = 2, pre: bool = False) -> tuple[nn.Module, Any]:
     """PyTorch's own, with attention in one function."""
     torch.manual_seed(0)
-    model = nn.Transformer(
-        32, 4, encoder, decoder, 64, dropout=0.0, batch_first=True, norm_first=pre
-    )
+    with warnings.catch_warnings():  # of a fast path that pre-norm layers do not take
+        warnings.simplefilter("ignore", UserWarning)
+        model = nn.Transformer(
+            32, 4, encoder, decoder, 64, dropout=0.0, batch_first=True, norm_first=pre
+        )
     return model, (torch.randn(2, 6, 32), torch.randn(2, 5, 32))
+
+
+def encoder(
+    pre: bool = False, final: bool = False, layers: int = 3, dropout: float = 0.0
+) -> tuple[nn.Module, Any]:
+    """A stack of PyTorch's encoder layers under a head; ``final``: with a norm after the stack."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        32, 4, 128, dropout=dropout, batch_first=True, norm_first=pre
+    )
+    norm = nn.LayerNorm(32) if final else None
+    stack = nn.TransformerEncoder(layer, layers, norm, enable_nested_tensor=False)
+    return nn.Sequential(stack, nn.Linear(32, 3)), torch.randn(4, 6, 32)
+
+
+def llama() -> tuple[nn.Module, Any]:
+    """With two key heads for four of queries, and a gated feed-forward layer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
+    sizes |= {"max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 1}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+    return model, {"input_ids": torch.randint(64, (2, 16))}
+
+
+def bert() -> tuple[nn.Module, Any]:
+    """Post-norm, its queries, keys and values apart, its sums inside the module of the norm."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 3}
+    sizes |= {"num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 32}
+    torch.manual_seed(0)
+    model = BertForMaskedLM(BertConfig(**sizes)).eval()
+    return model, {"input_ids": torch.randint(64, (2, 16))}
+
+
+class PreConv(nn.Module):
+    """Norm and activation in front of each kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n, self.k = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.a, self.b = (nn.Conv2d(8, 8, 3, 1, 1, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.b(self.k(self.a(torch.relu(self.n(x)))).relu())
+        return out
+
+
+def normed_preactivation() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [PreConv() for _ in range(3)]
+    head = (nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), *blocks, *head), torch.randn(4, 3, 8, 8)

@@ -23,8 +23,10 @@ def test_the_table_has_every_recipe_once_in_order() -> None:
 def test_its_tests_apply_it_and_plant_a_fault(name: str, tests: str) -> None:
     text = (ROOT / tests).read_text()
     assert f'"{name}"' in text or name.partition("-")[0] in text
-    for word in ("on_equation", "broken("):
-        assert word in text, f"{tests} does not show {word}"
+    recipe = RECIPES[name]
+    applied = "on_module" if recipe.unwritten else "on_equation"
+    assert applied in text, f"{tests} does not apply it"
+    assert "broken(" in text or "said(audit(" in text, f"{tests} plants no fault"
 
 
 @pytest.mark.parametrize("name", RECIPES)

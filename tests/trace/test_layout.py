@@ -286,3 +286,93 @@ def test_equal_steps_of_a_block_are_one_block() -> None:
     found = layout(Network(text, 4, 8).module(seed=0), torch.randn(2, 8))
     assert (found.L, found.blocks) == (8, 4)
     assert [branch.block for branch in found.branches] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+class Dropped(nn.Module):
+    """Pre-norm with a number of its own behind the norm, and dropout at the branch's end."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.norm, self.f, self.number = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), number
+
+    def forward(self, h: Tensor) -> Tensor:
+        x: Tensor = self.f(torch.tanh(self.number * self.norm(h)))
+        return h + F.dropout(x, 0.2, self.training)
+
+
+def test_numbers_of_each_block_are_read_and_make_no_other_block() -> None:
+    found = of(Dropped(1.0), Attended(), Dropped(0.5), Attended(), Dropped(3.0), Attended())
+    assert [(b.block, b.inlet) for b in found.branches[::2]] == [(1, 1.0), (2, 0.5), (3, 3.0)]
+    assert [b.block for b in found.branches[1::2]] == [1, 2, 3]
+    assert [b.dropout for b in found.branches] == [0.2, 0.0] * 3
+    assert {b.within for b in found.branches} == {"1", "2", "3", "4", "5", "6"}
+    equation = "h = h + attention(layernorm(h)/sqrt(l)); h = h + W2(relu(W1(2*layernorm(h))))"
+    network = Network(equation, 4, WIDTH)
+    built = layout(network.module(), torch.randn(2, 5, WIDTH))
+    assert [b.block for b in built.branches] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert [b.inlet for b in built.branches[::2]] == pytest.approx([l**-0.5 for l in range(1, 5)])
+    assert {b.inlet for b in built.branches[1::2]} == {2.0}
+
+
+def test_what_follows_each_stream() -> None:
+    (end,) = of(Gated(), Gated()).ends
+    assert (end.norms, end.readers) == ((), ("3",))
+    (end,) = of(Gated(), Gated(), nn.LayerNorm(WIDTH), nn.Dropout(0.1)).ends
+    assert ([norm.path for norm in end.norms], end.readers) == (["3"], ("5",))
+    model, batch = transformer(2, 1)
+    first, second = layout(model, batch).ends
+    assert [(e.stream, [n.path for n in e.norms]) for e in (first, second)] == [
+        ("encoder.layers", ["encoder.norm"]),
+        ("decoder.layers.0", ["decoder.norm"]),
+    ]
+    assert (first.readers, second.readers) == (("decoder.layers.0.multihead_attn",), ())
+
+
+class Grouped(nn.Module):
+    """Post-norm, whose norm is of a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f, self.norm = nn.Linear(WIDTH, WIDTH), nn.GroupNorm(2, WIDTH)
+
+    def forward(self, h: Tensor) -> Tensor:
+        rows: Tensor = self.norm((h + torch.relu(self.f(h))).flatten(0, -2))
+        return rows.view_as(h)
+
+
+def test_a_norm_of_a_view_is_the_last_branch_s_own() -> None:
+    found = of(Grouped(), Grouped(), Grouped())
+    assert [[(n.at, n.kind) for n in b.norms] for b in found.branches] == (
+        [[("stream", "groupnorm")]] * 3
+    )
+    assert found.ends[0].norms == ()
+
+
+def test_who_multiplies_by_a_weight() -> None:
+    model, batch = transformer(1, 1)
+    found = layout(model, batch)
+    for branch in found.branches[:2]:
+        whole = branch.attends
+        for weight in branch.weights:
+            assert weight.called == (branch.path if whole else weight.owner)
+    (branch,) = of(Normalised()).branches
+    assert {weight.called for weight in branch.weights} == {"1.f"}
+
+
+def test_tables_and_numbers_of_bounded_norms() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.gated = nn.Embedding(7, WIDTH), Gated()
+            self.head = nn.Linear(WIDTH, 7)
+            self.alpha, self.shift = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.gated(self.table(x))
+            out: Tensor = self.head(torch.erf(self.alpha * h + self.shift))
+            return out
+
+    found = layout(Embedded(), torch.randint(7, (2, 5)))
+    assert found.tables == ("table.weight",)
+    (norm,) = found.every
+    assert (norm.kind, norm.numbers) == ("derf", ("alpha", "shift"))

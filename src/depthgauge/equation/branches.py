@@ -29,7 +29,8 @@ class Branch:
     ``factor``: the fixed number that it is multiplied by, after a norm on the stream if there is
     one (NaN where no number says it); ``learned``: the scalars and gains that it is multiplied by;
     ``norms``: its norms, each with its place; ``hidden``: the name of the operation that it ends
-    with, where the language cannot say that one.
+    with, where the language cannot say that one; ``inlet``: the fixed number that what enters its
+    first weight layers is multiplied by, behind a norm if there is one (NaN where not one is).
     """
 
     m: int
@@ -39,6 +40,7 @@ class Branch:
     learned: tuple[LearnedScalar | LearnedGain, ...] = field(default=(), compare=False)
     norms: tuple[tuple[str, Norm], ...] = field(default=(), compare=False)
     hidden: str = field(default="", compare=False)
+    inlet: float = field(default=1.0, compare=False)
 
     @property
     def placement(self) -> str:
@@ -48,11 +50,13 @@ class Branch:
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Branches added in one place; ``skip`` is identity, scaled, per-channel, normed, mixed,
-    gated or projected, ``factor`` the fixed number in it (NaN where no number says it)."""
+    gated or projected, ``factor`` the fixed number in it (NaN where no number says it),
+    ``learned`` the scalars and gains that it is multiplied by."""
 
     branches: tuple[Branch, ...]
     skip: str
     factor: float = field(default=1.0, compare=False)
+    learned: tuple[LearnedScalar | LearnedGain, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,4 +118,4 @@ def _wrap(piece: _Piece, wrapper: _Wrapper, plain_flag: str) -> _Piece:
     )
     fixed = normed or piece.skip not in COEFFICIENTS
     kind = piece.skip if fixed else worst(piece.skip, wrapper.kind)
-    return Merge(branches, kind, piece.factor * factor)
+    return Merge(branches, kind, piece.factor * factor, piece.learned)

@@ -350,8 +350,9 @@ class Region:
             return None
         places = {term.op: self.bare(term) for term in branches}
         made = (self._branch(group, [places[i] for i in group]) for group in groups)
-        bare = [self.bare(term).number for term in skips]
-        return Merge(tuple(made), kind, bare[0] if len(bare) == 1 else math.nan)
+        bare = [self.bare(term) for term in skips]
+        number, learned = (bare[0].number, bare[0].learned) if len(bare) == 1 else (math.nan, ())
+        return Merge(tuple(made), kind, number, learned)
 
     def _branch(self, group: tuple[int, ...], terms: Sequence[Term]) -> Branch:
         factors = {(term.number, term.learned) for term in terms}
@@ -360,7 +361,29 @@ class Region:
         ends = (self.ops[term.op].node for term in terms)
         hidden = next((node.name for node in ends if isinstance(node, Opaque)), "")
         flags = ordered(at for at, _ in norms)
-        return Branch(m, flags, self.inner(group), number, learned, norms, hidden)
+        inlet = self.inlet(*group)
+        return Branch(m, flags, self.inner(group), number, learned, norms, hidden, inlet)
+
+    def inlet(self, *roots: int) -> float:
+        """The fixed number that what enters the first weight layers is multiplied by."""
+        inside = self.reach(*roots)
+        first = [i for i in inside if self.layers(i) and self.depth(i) == self.layers(i)]
+        entering = (j for i in first for j in self.inputs(i) if self.sources(j))
+        found = set(map(self._multiplied, entering))
+        return found.pop() if len(found) == 1 else math.nan
+
+    def _multiplied(self, i: int) -> float:
+        """The fixed numbers in ``i``, down to its first norm or to a leaf."""
+        number = 1.0
+        while not self.leaf(i) and not isinstance(self.ops[i].node, Norm):
+            if scaled := self.scaled(i):
+                number, i = number * scaled.number, scaled.op
+                continue
+            on = [j for j in self.inputs(i) if self.sources(j)]
+            if len(on) != 1:
+                break
+            i = on[0]
+        return number
 
     def bare(self, term: Term) -> Term:
         """The term with every factor down to its first norm, bend or layer taken out of it."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from depthgauge.recipes.wrappers import (
     Times,
     norm_of,
 )
+from depthgauge.trace.graph import common_path
 from depthgauge.trace.layout import Layout, Normed, Residual, Weight, layout
 
 #: In the path of a parameter that a module computes its weight from.
@@ -131,9 +133,15 @@ def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]
     for target in (target for rule in plan.rules for target in rule.targets):
         block_path, _, path = target.weight.path.removeprefix("blocks.").partition(".")
         name, init = path.removesuffix(".weight"), init_of(target.init)
-        bias = len(target.weight.shape) == 1
-        if block_path == "0" and not (bias and init.kind == "zeros" and name not in network.chosen):
-            inits[name] = init
+        if len(target.weight.shape) == 1 and name not in network.chosen:
+            if name.endswith(".bias") and init.kind != "zeros" and block_path == "0":
+                inits[name] = init
+            continue  # what is not drawn, the form says
+        if inits.setdefault(name, init) != init:
+            raise NetworkError(
+                f"{rules.title} gives {name} another standard deviation in each block, which no "
+                f"formula in l says; build the network and apply the recipe to the module"
+            )
     forms = plan.forms[: len(plan.forms) // 2]
     return reshaped(network.block, forms) if forms else network.block, inits
 
@@ -157,15 +165,18 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     SpecificationError, NetworkError for a network that the recipe does not cover, ModelError.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    copied, found = duplicate(model), layout(model, batch)
+    copied = duplicate(model)
+    found = layout(copied, batch)
     plan = rules.plan(found)
     bare = tuple(dict.fromkeys(weight.owner for weight in plan.biased if not weight.bias))
     given = [path for path in bare if _given_bias(copied.get_submodule(path))]
-    if given:
+    moved = _moved(copied, found, plan)
+    if given or moved:
         found = layout(copied, batch)
         plan = rules.plan(found)
     work = _Work(copied, found, plan)
     work.changes += [f"{len(given)} layers with a bias put in"] if given else []
+    work.changes += [f"norms moved in {moved} of PyTorch's layers"] if moved else []
     work.left += [f"'{path}' has no bias, and none can be put in" for path in bare
                   if path not in given]  # fmt: skip
     work.draw(seed)
@@ -194,6 +205,23 @@ def _given_bias(module: nn.Module) -> bool:
     return True
 
 
+_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+def _moved(model: nn.Module, found: Layout, plan: Plan) -> int:
+    """How many of PyTorch's layers were turned, which have a switch for where norms stand."""
+    modules = dict(model.named_modules())
+    turned = set()
+    for branch, form in zip(found.branches, plan.forms, strict=False):
+        layer = modules.get(branch.within)
+        if isinstance(layer, _LAYERS) and form.norms is not None:
+            places = {"in", "stream"} & set(form.norms)
+            if len(places) == 1 and layer.norm_first != ("in" in places):
+                layer.norm_first = "in" in places
+                turned.add(branch.within)
+    return len(turned)
+
+
 def drawn(target: Target, parameter: Tensor, seed: int) -> Tensor:
     """What the rule's initialiser draws for this parameter, in its layout.
 
@@ -219,6 +247,7 @@ class _Work:
     plan: Plan
     changes: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    later: list[Callable[[], None]] = field(default_factory=list)
     modules: dict[str, nn.Module] = field(init=False)  # by the paths of the model as it was
 
     def __post_init__(self) -> None:
@@ -229,11 +258,13 @@ class _Work:
     def draw(self, seed: int) -> None:
         for rule in self.plan.rules:
             for target in rule.targets:
-                parameter = _untied(self.model, target.weight.path)
+                zeros = init_of(target.init).kind == "zeros"
+                find = _untied if zeros else nn.Module.get_parameter
+                parameter = find(self.model, target.weight.path)
                 with torch.no_grad():
                     first = replace(target, init=target.raw) if target.raw else target
                     parameter.copy_(drawn(first, parameter, seed))
-                    if init_of(target.init).kind == "zeros":
+                    if zeros:
                         self._zero_bias(target.weight.owner)
                 if target.raw:
                     self._standardise(target)
@@ -267,18 +298,67 @@ class _Work:
         if plan.forms and all(f.norms is not None and not f.norms for f in plan.forms):
             for path in self.found.norms:
                 self._replace(path, nn.Identity, done, "norms out")
+        if plan.everywhere is not None:
+            for norm in self.found.every:
+                if norm.kind != plan.everywhere:
+                    self._exchange(norm, plan.everywhere, done)
+        kept = self._final(done) if plan.final is not None else set()
         for branch, form in zip(self.found.branches, plan.forms, strict=False):
-            self._norms(branch, form, done)
+            inside = "in" not in branch.norm_at  # what is put around later comes first
+            if inside and form.inlet is not None:
+                self._inlet(branch, form, form.inlet, done)
+            if plan.everywhere is None:
+                self._norms(branch, form, done, kept)
+            if not inside and form.inlet is not None:
+                self._inlet(branch, form, form.inlet, done)
             self._coefficients(branch, form, done)
             if form.shifts:
                 self._shifts(branch, done)
             if form.biased:
                 self._biases(branch, done)
+        for put in self.later:  # behind all that is put around the last sum
+            put()
         for module in self.model.modules():
             _slowed(module)
         self.changes += [f"{number} {what}" for what, number in done.items()]
 
-    def _norms(self, branch: Residual, form: Form, done: Counter[str]) -> None:
+    def _final(self, done: Counter[str]) -> set[str]:
+        """The norm between a stream's last sum and its readers put in, or taken out. One that stood
+        behind the last sum of a post-norm stack is the final norm of a pre-norm one: the paths of
+        those."""
+        kept: set[str] = set()
+        kind = self.plan.final or self._usual()
+        for end in self.found.ends:
+            if kind == "none":
+                for norm in end.norms:
+                    self._replace(norm.path, nn.Identity, done, "norms out")
+                continue
+            for norm in end.norms[:1]:
+                if self.plan.final and norm.kind != kind:
+                    self._exchange(norm, kind, done)
+            if end.norms or not end.readers:
+                continue
+            branches = [b for b in self.found.branches if b.stream == end.stream]
+            own = [norm for norm in branches[-1].norms if norm.at == "stream"]
+            width = next((w.turned[0] for w in reversed(branches[-1].weights) if w.last), 1)
+            axis = self._axis(branches[-1])
+            if own and self._leaf(own[-1].path):
+                kept.add(own[-1].path)
+                if self.plan.final and own[-1].kind != kind:
+                    self._exchange(own[-1], kind, done)
+            elif branches[-1].sum:
+                norm_after = partial(_followed, kind=kind, width=width, axis=axis)
+                what = f"final {kind} put in"
+                self.later.append(partial(self._wrap, branches[-1].sum, norm_after, done, what))
+            else:
+                self.left.append(
+                    f"no module returns the end of '{end.stream}': no final norm there"
+                )
+        return kept
+
+    def _norms(
+        self, branch: Residual, form: Form, done: Counter[str], kept: Collection[str] = ()
+    ) -> None:
         for norm in branch.norms:
             if norm.at in form.gains and form.norms is None:
                 self._gain(branch, norm, form.gains[norm.at], done)
@@ -293,19 +373,18 @@ class _Work:
             return
         here = {norm.at: norm for norm in branch.norms}
         for at, norm in here.items():
-            if at not in form.norms:
+            if at not in form.norms and norm.path not in kept:
                 self._replace(norm.path, nn.Identity, done, "norms out")
         for at, kind in form.norms.items():
             present = here.get(at)
             if present is None:
                 self._insert(branch, at, kind or self._usual(), done)
             elif kind and kind != present.kind:
-                self._exchange(present, kind, self._axis(branch), done)
+                self._exchange(present, kind, done)
 
-    def _exchange(self, norm: Normed, kind: str, axis: int, done: Counter[str]) -> None:
-        self._replace(
-            norm.path, lambda: norm_of(kind, norm.width, axis), done, f"norms replaced by {kind}"
-        )
+    def _exchange(self, norm: Normed, kind: str, done: Counter[str]) -> None:
+        make = partial(norm_of, kind, norm.width, norm.axis)
+        self._replace(norm.path, make, done, f"norms replaced by {kind}")
 
     def _usual(self) -> str:
         kinds = [norm.kind for branch in self.found.branches for norm in branch.norms]
@@ -338,12 +417,14 @@ class _Work:
             self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
         elif at == "in":
             norm = norm_of(kind, self._entering(first[0]), axis)
-            for path in dict.fromkeys(self._called(w) for w in first):
+            for path in self._entrances(branch):
                 self._wrap(path, lambda m: Entered(m, norm), done, what)
         elif last:
-            path = self._called(last[-1])
-            if at == "inner" and path != last[-1].owner:
-                self.left.append(f"no norm can be put inside '{path}', which is one function")
+            path = last[-1].called
+            if at == "inner" and len({w.called for w in branch.weights}) == 1:
+                self.left.append(
+                    f"'{path}' is attention in one function: no norm can be put inside it"
+                )
             elif at == "out":
                 width = self._leaving(last[-1])
                 self._wrap(path, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
@@ -362,32 +443,57 @@ class _Work:
             )
         elif asked:
             self._weigh(branch, form, skip / branch.skip, factor / branch.factor, done)
-        if form.inlet is not None:
-            number = number_of(form.inlet, scope)
-            first = [w for w in (*branch.weights, *branch.across) if w.first]
-            for path in dict.fromkeys(map(self._called, first)):
-                self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
+        if form.carried and not branch.carriers:
+            self.left.append(
+                f"the skip beside '{branch.path}' cannot be multiplied by a learned number from "
+                f"outside"
+            )
         if form.learned and not form.shifts:
             self._learned(branch, form.learned, scope, done)
+
+    def _inlet(self, branch: Residual, form: Form, text: str, done: Counter[str]) -> None:
+        """What enters times a number: behind the norm in front, else in front of the layers."""
+        number = number_of(text, scope_of(self.found, branch)) / branch.inlet
+        if math.isnan(number):
+            self.left.append(f"what enters '{branch.path}' could not be read: it was not scaled")
+        elif number != 1:
+            stays = form.norms is None or "in" in form.norms
+            front = [norm.path for norm in branch.norms if norm.at == "in" and stays]
+            if len(front) == 1 and self._leaf(front[0]):
+                change: Callable[[nn.Module], nn.Module] = lambda m: Left(m, Times(number))  # noqa: E731
+                self._wrap(front[0], change, done, "branch inputs scaled")
+                return
+            across = (w.called for w in branch.across if w.first)
+            for path in dict.fromkeys((*self._entrances(branch), *across)):
+                self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
+
+    def _entrances(self, branch: Residual) -> list[str]:
+        """The modules that what enters the branch is given to: that of all its first layers, if the
+        sum is made outside of it, else each of them."""
+        paths = list(dict.fromkeys(w.called for w in branch.weights if w.first))
+        whole = common_path(paths)
+        inside = f"{branch.within}.".startswith(f"{whole}.")
+        listed = isinstance(self.modules[whole], nn.ModuleList | nn.ModuleDict)  # is not called
+        return paths if len(paths) < 2 or not whole or inside or listed else [whole]
 
     def _weigh(
         self, branch: Residual, form: Form, skip: float, factor: float, done: Counter[str]
     ) -> None:
         """Bring the sum to ``skip`` times its skip plus ``factor`` times its branch."""
-        normed = any(norm.at == "stream" for norm in branch.norms)
-        if normed and (form.norms is None or "stream" in form.norms):
+        normed = any(norm.at == "stream" for norm in branch.norms) or bool(branch.sum)
+        if normed and "stream" in (form.norms if form.norms is not None else branch.norm_at):
             skip, factor = 1.0, factor / skip  # the norm after the sum sees their ratio alone
-        if math.isclose(skip, factor) and skip != 1:
-            if branch.sum:
-                self._wrap(branch.sum, lambda m: Left(m, Times(skip)), done, "sums scaled")
-            else:
-                self.left.append(
-                    f"no module returns the sum after '{branch.path}': it was not scaled"
-                )
-        elif skip != 1:
-            self.left.append(f"the skip beside '{branch.path}' cannot be scaled from outside")
-        elif factor != 1:
-            self._end(branch, lambda m: Left(m, Times(factor)), done, "branches scaled")
+        ratio = factor / skip
+        if skip != 1 and not branch.sum:
+            whole = "sum" if math.isclose(skip, factor) else "skip"
+            self.left.append(
+                f"no module returns the sum after '{branch.path}': its {whole} was not scaled"
+            )
+            return
+        if not math.isclose(ratio, 1):
+            self._end(branch, lambda m: Left(m, Times(ratio)), done, "branches scaled")
+        if skip != 1:
+            self._wrap(branch.sum, lambda m: Left(m, Times(skip)), done, "sums scaled")
 
     def _learned(
         self, branch: Residual, text: str, scope: Mapping[str, float], done: Counter[str]
@@ -417,7 +523,7 @@ class _Work:
     ) -> None:
         """Wrap the module that a branch ends with: its last norm, else its last layer."""
         outer = [norm.path for norm in branch.norms if norm.at == "out"]
-        last = [self._called(w) for w in branch.weights if w.last]
+        last = [w.called for w in branch.weights if w.last]
         if not last:
             self.left.append(f"the last layer of '{branch.path}' was not found")
         else:
@@ -426,7 +532,7 @@ class _Work:
 
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
-        layers = {self._called(w): w.last for w in branch.weights}
+        layers = {w.called: w.last for w in branch.weights}
         for path in dict.fromkeys(branch.activations):
             if self._leaf(path):
                 self._wrap(path, Shifted, done, "activations with a scalar bias")
@@ -434,8 +540,8 @@ class _Work:
                 self.left.append(
                     f"the activation in '{path}' is called as a function: no bias was put before it"
                 )
-        outputs = {self._called(w) for w in branch.weights if w.role == "output"}
-        enters = {self._called(w) for w in branch.weights if w.first}
+        outputs = {w.called for w in branch.weights if w.role == "output"}
+        enters = {w.called for w in branch.weights if w.first}
         for path, last in layers.items():
             if path not in outputs or path in enters:
                 self._wrap(path, Shifted, done, "layers with a scalar bias")
@@ -469,13 +575,6 @@ class _Work:
         setattr(self.modules[parent], name, made)
         done[what] += 1
 
-    def _called(self, weight: Weight) -> str:
-        """The path of the module whose call uses the weight: PyTorch's attention reads its output
-        layer's weight without calling that layer."""
-        outer = weight.owner.rpartition(".")[0]
-        attention = isinstance(self.modules.get(outer), nn.MultiheadAttention)
-        return outer if attention else weight.owner
-
     def _entering(self, weight: Weight) -> int:
         """Channels that enter the layer, of all groups."""
         return int(getattr(self.modules.get(weight.owner), "in_channels", weight.turned[1]))
@@ -505,6 +604,10 @@ def _slowed(module: nn.Module) -> None:
         module.enable_nested_tensor = module.use_nested_tensor = False
     elif isinstance(module, nn.TransformerEncoderLayer):
         module.activation_relu_or_gelu = 0
+
+
+def _followed(module: nn.Module, kind: str, width: int, axis: int) -> Left:
+    return Left(module, norm_of(kind, width, axis))
 
 
 def _untied(model: nn.Module, path: str) -> nn.Parameter:

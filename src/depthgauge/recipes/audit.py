@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from depthgauge.jsonable import jsonable
-from depthgauge.network.init import rms_of
+from depthgauge.network.init import options_of, rms_of
 from depthgauge.recipes.first_steps import first_gradients
 from depthgauge.recipes.inside import counted, effective
 from depthgauge.recipes.registry import recipe_named
@@ -151,6 +151,12 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         why = f"'{bare[0].path}' has none" if bare else ""
         have = len(plan.biased) - len(bare)
         yield _count(Count("weight layers with a bias", have, len(plan.biased), why))
+    if plan.everywhere is not None:
+        others = [norm for norm in found.every if norm.kind != plan.everywhere]
+        why = f"{plan.everywhere} takes their place"
+        yield _count(Count("norms of another kind", len(others), 0, why))
+    if plan.final is not None and found.ends:
+        yield _final(found, plan)
     for count in (*counted(found, plan), *plan.counts):
         yield _count(count)
 
@@ -187,6 +193,9 @@ class _Seen:
     def follows(self, init: str) -> bool:
         if not self.target.sized and init == self.target.init:
             return True
+        if init_of(init).kind == "constant":  # of few numbers a size would say too little
+            value = float(options_of(init_of(init), self.target.scope)["value"])
+            return bool(((self.tensor - value).abs() <= _CLOSE * abs(value)).all())
         if init_of(init).kind in _EXACT:
             return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
         # The size of standardised rows is no sample's.
@@ -334,16 +343,16 @@ class _Step:
     def readable(self) -> bool:
         return not (math.isnan(self.branch.skip) or math.isnan(self.branch.factor))
 
-    def multiplied(self, learned: str) -> bool:
-        """Whether the branch has this learned multiplier, ``"gain(1e-5)"``, and no other."""
-        kind, _, initial = learned.removesuffix(")").partition("(")
+    def multiplied(self, text: str, here: Sequence[tuple[str, float]]) -> bool:
+        """Whether ``here`` is this learned multiplier, ``"gain(1e-5)"``, and no other."""
+        kind, _, initial = text.removesuffix(")").partition("(")
         asked = ((kind, number_of(initial, self.scope)),) if kind else ()
         return (
             self.readable
-            and len(asked) == len(self.branch.learned)
+            and len(asked) == len(here)
             and all(
                 a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
-                for (a, x), (b, y) in zip(asked, self.branch.learned, strict=True)
+                for (a, x), (b, y) in zip(asked, here, strict=True)
             )
         )
 
@@ -366,8 +375,12 @@ def _forms(
     weighed = [s for s in steps if s.form.skip is not None or s.form.factor is not None]
     if weighed:
         yield _weighed(weighed)
+    if entering := [s for s in steps if s.form.inlet is not None]:
+        yield _entered(entering)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
-        yield _learned(learned)
+        yield _learned([(s, s.form.learned or "", s.branch.learned) for s in learned], "branches")
+    if carried := [s for s in steps if s.form.carried is not None]:
+        yield _learned([(s, s.form.carried or "", s.branch.carried) for s in carried], "skips")
     if normed := [s for s in steps if s.form.norms is not None]:
         yield _placed(normed)
     gains = [
@@ -417,29 +430,50 @@ def _weighed(steps: Sequence[_Step]) -> Finding:
     return Finding(part, right, len(steps), f"{said} ('{one.branch.path}')")
 
 
+def _entered(steps: Sequence[_Step]) -> Finding:
+    """Fixed factors of what enters branches."""
+    part = "factors of what enters branches"
+    wanted = [s.number(s.form.inlet, 1.0) for s in steps]
+    right = [
+        math.isclose(s.branch.inlet, number, rel_tol=_CLOSE)
+        for s, number in zip(steps, wanted, strict=True)
+    ]
+    said = (
+        f"{sum(right)} of {len(steps)} branches whose input is multiplied by {steps[0].form.inlet}"
+    )
+    if not all(right):
+        at = right.index(False)
+        branch = steps[at].branch
+        said += f"; '{branch.path}' has {branch.inlet:.4g}, expected {wanted[at]:.4g}"
+    return Finding(part, sum(right), len(steps), said)
+
+
 def _sum_of(step: _Step) -> str:
     skip = step.number(step.form.skip, step.branch.skip)
     factor = step.number(step.form.factor, step.branch.factor)
     return f"{skip:.4g} h + {factor:.4g} F"
 
 
-def _learned(steps: Sequence[_Step]) -> Finding:
-    part = "learned multipliers"
-    right = [step.multiplied(step.form.learned or "") for step in steps]
-    asked_for = steps[0].form.learned or "none"
-    said = f"{sum(right)} of {len(steps)} branches with a learned multiplier {asked_for}"
-    if steps[0].form.learned == "":
-        said = f"{sum(right)} of {len(steps)} branches without a learned multiplier"
+def _learned(
+    rows: Sequence[tuple[_Step, str, tuple[tuple[str, float], ...]]], what: str
+) -> Finding:
+    """Learned multipliers of branches or of skips: what is asked for, and what is there."""
+    part = "learned multipliers" + (" of skips" if what == "skips" else "")
+    right = [step.multiplied(text, here) for step, text, here in rows]
+    text = rows[0][1]
+    said = f"{sum(right)} of {len(rows)} {what} with a learned multiplier {text}"
+    if not text:
+        said = f"{sum(right)} of {len(rows)} {what} without a learned multiplier"
     if not all(right):
-        step = steps[right.index(False)]
-        has = " ".join(f"{kind}({number:.4g})" for kind, number in step.branch.learned) or "none"
+        step, _, here = rows[right.index(False)]
+        has = " ".join(f"{kind}({number:.4g})" for kind, number in here) or "none"
         said += f"; '{step.branch.path}' has {has if step.readable else 'one that is not read'}"
-        wrong = [s for s, ok in zip(steps, right, strict=True) if not ok]
-        for text, words in step.form.learned_mistakes:
-            if all(s.multiplied(text) for s in wrong):
+        wrong = [row for row, ok in zip(rows, right, strict=True) if not ok]
+        for other, words in step.form.learned_mistakes if what == "branches" else ():
+            if all(s.multiplied(other, there) for s, _, there in wrong):
                 said += f": {words}"
                 break
-    return Finding(part, sum(right), len(steps), said)
+    return Finding(part, sum(right), len(rows), said)
 
 
 def _placed(steps: Sequence[_Step]) -> Finding:
@@ -457,7 +491,29 @@ def _placed(steps: Sequence[_Step]) -> Finding:
         step = steps[right.index(False)]
         found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.norms) or "no norm"
         said += f"; '{step.branch.path}' has {found}"
+        places = {n.at for n in step.branch.norms}
+        words = [words for others, words in step.form.misplaced if set(others) == places]
+        said += f": {words[0]}" if words else ""
     return Finding("norms", sum(right), len(steps), said)
+
+
+def _final(found: Layout, plan: Plan) -> Finding:
+    """The norm between the last sum of a stream and the layer that reads it."""
+    part = "final norms"
+    if plan.final == "none":
+        extra = [norm.path for end in found.ends for norm in end.norms]
+        said = f"{len(extra) or 'no'} norms after the last branch of a stream"
+        said += f"; '{extra[0]}' stands behind a norm" if extra else ""
+        return Finding(part, int(not extra), 1, said)
+    read = [end for end in found.ends if end.readers]
+    kinds = [[n.kind for n in end.norms if not plan.final or n.kind == plan.final] for end in read]
+    right = sum(len(here) == 1 for here in kinds)
+    said = f"{right} of {len(read)} streams with a final norm"
+    if right < len(read):
+        end = next(e for e, here in zip(read, kinds, strict=True) if len(here) != 1)
+        has = ", ".join(norm.kind for norm in end.norms) or "none in front of its reader"
+        said += f"; '{end.stream}' has {has}"
+    return Finding(part, right, len(read), said)
 
 
 def _gains(

@@ -5,22 +5,33 @@ from __future__ import annotations
 from typing import Final
 
 from depthgauge.errors import SpecificationError, nearest
+from depthgauge.recipes.admin import ADMIN, ADMIN_CONSTANT
+from depthgauge.recipes.deepnorm import DEEPNORM
+from depthgauge.recipes.deepscalelm import DEEPSCALELM
 from depthgauge.recipes.delta_orthogonal import DELTA_ORTHOGONAL
+from depthgauge.recipes.derf import DERF
+from depthgauge.recipes.dyt import DYT
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
 from depthgauge.recipes.he import HE
 from depthgauge.recipes.inv_sqrt2 import INV_SQRT2
 from depthgauge.recipes.inv_sqrt_l import INV_SQRT_L, INV_SQRT_L_INIT
+from depthgauge.recipes.layernorm_scaling import LAYERNORM_SCALING
 from depthgauge.recipes.layerscale import LAYERSCALE
 from depthgauge.recipes.lecun import LECUN
 from depthgauge.recipes.lsuv import LSUV
+from depthgauge.recipes.mix_ln import MIX_LN
 from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.orthogonal import ORTHOGONAL
+from depthgauge.recipes.placements import PLACEMENTS
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.sigma_reparam import SIGMA_REPARAM
 from depthgauge.recipes.skipinit import SKIPINIT
+from depthgauge.recipes.smallinit import SMALLINIT
 from depthgauge.recipes.stable_resnet import STABLE_RESNET
+from depthgauge.recipes.sub_ln import SUB_LN
+from depthgauge.recipes.t_fixup import T_FIXUP
 from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 from depthgauge.recipes.zero_gamma import ZERO_GAMMA
@@ -46,8 +57,20 @@ RECIPES: Final[dict[str, Recipe]] = {
         REZERO,
         ZERO_GAMMA,
         NFNET,
+        *PLACEMENTS,
+        DEEPNORM,
+        DEEPSCALELM,
+        DYT,
         GPT2,
         LAYERSCALE,
+        T_FIXUP,
+        ADMIN,
+        ADMIN_CONSTANT,
+        SUB_LN,
+        LAYERNORM_SCALING,
+        MIX_LN,
+        SMALLINIT,
+        DERF,
         SIGMA_REPARAM,
     )
 }

@@ -127,8 +127,9 @@ class _Reshape:
         self.sums: set[str] = set()  # names of sums, which are states
         self.views: dict[str, int] = {}  # names of norms of a state, by their statement
         self.done: list[Statement] = []
-        kinds = [node.kind for node in walk(block) if isinstance(node, Norm)]
-        self.kind = kinds[0] if kinds else "layernorm"
+        norms = [node for node in walk(block) if isinstance(node, Norm)]
+        self.kind = norms[0].kind if norms else "layernorm"
+        self.options = {norm.kind: dict(norm.options) for norm in reversed(norms)}
 
     def block(self) -> Block:
         for statement in self.whole.statements:
@@ -182,6 +183,8 @@ class _Reshape:
         if first.shifts:  # they are put in anew
             skips = [term for term in skips if not isinstance(term.core, LearnedScalar)]
         skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]
+        if first.carried is not None:
+            skips = [replace(t, learned=_learned(first.carried)) for t in skips]
         made = [self._branch(t, form) for t, form in zip(branches, forms, strict=True)]
         total = _together(skips, [term for row in made for term in row])
         if first.norms is None:
@@ -198,13 +201,9 @@ class _Reshape:
             core = self._without_norms(core)
         if form.biased:
             core = self._branch_with(core, _with_bias)
-        if form.inlet is not None:
-            inlet = _scalar(form.inlet, ONE)
-            core = self._branch_with(core, self._unscaled)
-            core = self._entering(core, lambda x: Scale(inlet, x))
         norms = form.norms or {}
-        if "in" in norms:
-            core = self._entering(core, lambda x: self._norm(form, "in", x))
+        if "in" in norms or form.inlet is not None:
+            core = self._entering(core, lambda x: self._front(form, x), form.inlet is not None)
         if form.shifts:
             core = _shifted(core)
         if "inner" in norms:
@@ -220,9 +219,21 @@ class _Reshape:
         multiplied = replace(changed, learned=(LearnedScalar(ONE),))
         return [multiplied, _Term(LearnedScalar(Number(0.0)))]
 
+    def _front(self, form: Form, x: Value) -> Value:
+        """``inlet * norm(x)``, as much of it as the form has."""
+        if "in" in (form.norms or {}):
+            x = self._norm(form, "in", x)
+        return x if form.inlet is None else Scale(_scalar(form.inlet, ONE), x)
+
     def _norm(self, form: Form, place: str, value: Value) -> Norm:
         kind = (form.norms or {}).get(place) or self.kind
-        return _gained(Norm(kind, value, tuple(NORMS[kind].items())), form.gains.get(place))
+        options = dict(NORMS[kind])
+        if kind not in ("dyt", "derf"):  # whose numbers begin where the recipe has them
+            options |= self.options.get(kind, {})
+        # Learned gains and offsets are kept, also by a norm of another kind.
+        affine = self.options.get(self.kind, {}) if "bias" in options else {}
+        options |= {name: affine[name] for name in ("gain", "bias") if "bias" in affine}
+        return _gained(Norm(kind, value, tuple(options.items())), form.gains.get(place))
 
     def _without_norms(self, core: Value) -> Value:
         """The branch without a norm, also in what it reads by a name."""
@@ -240,28 +251,31 @@ class _Reshape:
         assert isinstance(out, Value)
         return out
 
-    def _unscaled(self, node: Node) -> Node:
-        """A state without the fixed number in front of it."""
-        if isinstance(node, Scale) and self._state(node.value):
-            return node.value
-        return node
-
     def _state(self, node: Node) -> bool:
         return isinstance(node, State) or (isinstance(node, Local) and node.name in self.sums)
 
-    def _entering(self, core: Value, change: Callable[[Value], Value]) -> Value:
-        """The branch with what enters it changed: states, and names of them."""
+    def _entering(
+        self,
+        core: Value,
+        change: Callable[[Value], Value],
+        unscale: bool,
+    ) -> Value:
+        """The branch with what enters it changed: states, and names of them; with ``unscale`` in
+        the place of a fixed number in front of them."""
+        before = _unscaled if unscale else _same
         for name in {node.name for node in walk(core) if isinstance(node, Local)}:
             if name in self.views:
                 statement = self.done[self.views[name]]
                 assert isinstance(statement, Let)
                 assert isinstance(statement.bound, Value)
-                self.done[self.views[name]] = replace(statement, bound=change(statement.bound))
+                bound = rewrite(statement.bound, before)
+                assert isinstance(bound, Value)
+                self.done[self.views[name]] = replace(statement, bound=change(bound))
 
         def rule(node: Node) -> Node:
             return change(node) if self._state(node) and isinstance(node, Value) else node
 
-        out = rewrite(core, rule)
+        out = rewrite(rewrite(core, before), rule)
         assert isinstance(out, Value)
         return out
 
@@ -275,6 +289,16 @@ def _bare(node: Node) -> Node:
 
 def _with_bias(node: Node) -> Node:
     return replace(node, bias=True) if isinstance(node, _WEIGHTS) else node
+
+
+def _same(node: Node) -> Node:
+    return node
+
+
+def _unscaled(node: Node) -> Node:
+    """What a fixed number multiplied that stands directly in front of a state."""
+    bare = isinstance(node, Scale) and isinstance(node.value, State | Initial | Local)
+    return node.value if bare and isinstance(node, Scale) else node
 
 
 def _terms(value: Value, factor: Scalar = ONE, learned: tuple[Value, ...] = ()) -> Iterator[_Term]:

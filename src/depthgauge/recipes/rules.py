@@ -82,14 +82,17 @@ class Form:
     """What one residual step is to look like; what is None is left as it is.
 
     ``skip``, ``factor``: fixed numbers in front of the skip and of the branch, ``"1/sqrt(2)"``.
-    ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing.
+    ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing;
+    ``carried``: the same in front of the skip.
     ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
     be; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
     what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
-    is multiplied by. ``shifts``: a learned number, 0, is added in front of each weight layer and
-    activation, and at the branch's end, which a learned number, 1, multiplies. ``biased``: each of
-    its weight layers has a bias. ``mistakes``: coefficients that are met in place of these, each
-    (skip, factor, words); ``learned_mistakes`` and ``inlet_mistakes``: each (text, words).
+    is multiplied by, behind the norm in front. ``shifts``: a learned number, 0, is added in front
+    of each weight layer and activation, and at the branch's end, which a learned number, 1,
+    multiplies. ``biased``: each of its weight layers has a bias. ``mistakes``: coefficients that
+    are met in place of these, each (skip, factor, words); ``learned_mistakes`` and
+    ``inlet_mistakes``: each (text, words); ``misplaced``: places of norms that are met in place of
+    these, each (places, words).
     """
 
     skip: str | None = None
@@ -103,6 +106,8 @@ class Form:
     mistakes: tuple[tuple[str, str, str], ...] = ()
     learned_mistakes: tuple[tuple[str, str], ...] = ()
     inlet_mistakes: tuple[tuple[str, str], ...] = ()
+    misplaced: tuple[tuple[tuple[str, ...], str], ...] = ()
+    carried: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,9 @@ class Plan:
     ``wakes``: the first step, from 0, at which a parameter's gradient is not zero, by its path;
     what is not named is not held to a step. ``groups``: for the optimiser. ``biased``: weight
     layers that are to have a bias; one that has none gets one, and the plan is made anew.
+    ``final``: the kind of the norm between a stream's last sum and the layer that reads it
+    (``""``: whatever kind is there, ``"none"``: no norm). ``everywhere``: the kind that takes the
+    place of every norm, also of those that stand in no branch.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -144,6 +152,8 @@ class Plan:
     wakes: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     biased: tuple[Weight, ...] = ()
+    final: str | None = None
+    everywhere: str | None = None
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ class Shifted(_Around):
         self.bias = nn.Parameter(torch.zeros(1))
         self.module = module
 
-    def forward(self, x: Tensor, *others: Any, **options: Any) -> Any:
-        return self.module(*_entering(lambda y: y + self.bias, x, others), **options)
+    def forward(self, *given: Any, **options: Any) -> Any:
+        return _entering(self.module, lambda y: y + self.bias, given, options)
 
 
 class Entered(_Around):
@@ -65,14 +65,24 @@ class Entered(_Around):
         super().__init__()
         self.module, self.before = module, before
 
-    def forward(self, x: Tensor, *others: Any, **options: Any) -> Any:
-        return self.module(*_entering(self.before, x, others), **options)
+    def forward(self, *given: Any, **options: Any) -> Any:
+        return _entering(self.module, self.before, given, options)
 
 
-def _entering(change: Callable[[Tensor], Tensor], x: Tensor, others: tuple[Any, ...]) -> list[Any]:
-    """The arguments with ``x`` changed wherever it stands: queries, keys and values are one."""
+def _entering(
+    module: nn.Module,
+    change: Callable[[Tensor], Tensor],
+    given: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Any:
+    """What the module makes with the first tensor changed, wherever that stands among the
+    arguments: queries, keys and values are one."""
+    x = next((a for a in (*given, *options.values()) if isinstance(a, Tensor)), None)
+    if x is None:
+        return module(*given, **options)
     changed = change(x)
-    return [changed, *(changed if other is x else other for other in others)]
+    named = {name: changed if a is x else a for name, a in options.items()}
+    return module(*(changed if a is x else a for a in given), **named)
 
 
 class Left(_Around):
@@ -164,23 +174,52 @@ class _Bounded(nn.Module):
         return self.gain * torch.erf(self.alpha * x + self.shift) + self.bias
 
 
-def norm_of(kind: str, width: int, axis: int = -1) -> nn.Module:
-    """A new norm over ``width`` channels: ``axis`` -1 for rows and tokens, -3 for images.
+class _Rows(nn.Module):
+    """A norm that wants channels second, over the last axis of rows or tokens."""
 
-    Raises NetworkError for a kind that there is not over images.
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows: Tensor = self.norm(x.flatten(0, -2))
+        return rows.view_as(x)
+
+
+class _Channels(nn.Module):
+    """A norm that wants channels last, over those of axis ``axis``."""
+
+    def __init__(self, norm: nn.Module, axis: int) -> None:
+        super().__init__()
+        self.norm, self.axis = norm, axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        last: Tensor = self.norm(x.movedim(self.axis, -1))
+        return last.movedim(-1, self.axis)
+
+
+def norm_of(kind: str, width: int, axis: int = -1) -> nn.Module:
+    """A new norm over ``width`` channels: ``axis`` -1 for rows and tokens, -2 for sequences with
+    channels second, -3 for images.
+
+    Raises NetworkError for a kind that there is no module of.
     """
-    images = axis != -1
+    images = axis != -1  # or sequences
     match kind:
         case "dyt" | "derf":
             return _Bounded(width, kind, axis)
         case "batchnorm":
-            return nn.BatchNorm2d(width) if images else nn.BatchNorm1d(width)
+            if axis == -3:
+                return nn.BatchNorm2d(width)
+            return nn.BatchNorm1d(width) if images else _Rows(nn.BatchNorm1d(width))
         case "groupnorm":
-            return nn.GroupNorm(math.gcd(width, 32), width)
-        case "layernorm" if images:
-            return nn.GroupNorm(1, width)
-        case "layernorm":
-            return nn.LayerNorm(width)
-        case "rmsnorm" if not images:
-            return nn.RMSNorm(width)
-    raise NetworkError(f"there is no {kind} module over the channels of images; use groupnorm")
+            groups = math.gcd(width, 32)
+            while not images and groups > 1 and width // groups < 16:
+                groups //= 2  # a group of one channel of one token is its own mean
+            return nn.GroupNorm(groups, width) if images else _Rows(nn.GroupNorm(groups, width))
+        case "layernorm" | "rmsnorm":
+            made = nn.LayerNorm(width) if kind == "layernorm" else nn.RMSNorm(width)
+            return _Channels(made, axis) if images else made
+    raise NetworkError(
+        f"there is no module of {kind}; use layernorm, rmsnorm, batchnorm, groupnorm, dyt or derf"
+    )

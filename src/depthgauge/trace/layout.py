@@ -15,9 +15,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthgauge.equation.count import count
-from depthgauge.equation.nodes import LearnedScalar
+from depthgauge.equation.nodes import (
+    LearnedGain,
+    LearnedScalar,
+    Node,
+    Norm,
+    Number,
+    Scale,
+    rewrite,
+)
 from depthgauge.equation.scalars import evaluate
-from depthgauge.trace.analysis import Analysis, Step, analyse
+from depthgauge.trace.analysis import Analysis, Step, Track, analyse
+from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value, common_path
@@ -27,7 +36,7 @@ from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
 from depthgauge.trace.streams import Branch, Link, region
 
-__all__ = ["Layout", "Normed", "Residual", "Weight", "layout"]
+__all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class Weight:
     without one. ``lengths``: that of the parameter that its directions are multiplied by (weight
     normalisation). ``looked_up``: an embedding reads the same numbers. ``follows``: the kind of the
     activation that enters it, ``""`` where the state or another layer does, ``bend`` its options.
+    ``called``: the path of the module that multiplies by it (of PyTorch's attention in one function
+    not the one that holds it).
     """
 
     path: str
@@ -63,6 +74,7 @@ class Weight:
     looked_up: bool = False
     follows: str = ""
     bend: tuple[tuple[str, Any], ...] = ()
+    called: str = ""
 
     @property
     def owner(self) -> str:
@@ -111,14 +123,29 @@ class Weight:
 
 @dataclass(frozen=True)
 class Normed:
-    """A norm of a branch, or on the stream after its sum: where, the module that it is (or stands
-    in), the parameter of its gain (``""``: none), and how many numbers it is over."""
+    """A norm of a branch, or on the stream after its sum: where (``""``: elsewhere), the module
+    that it is (or stands in), the parameter of its gain (``""``: none), how many channels it has,
+    the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift), and the axis of
+    its channels from the right."""
 
     at: str
     kind: str
     path: str
     gain: str
     width: int
+    numbers: tuple[str, ...] = ()
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class End:
+    """What follows the last sum of a stream: the norms in front of the next layer (but for one that
+    is the last branch's own), and the modules of the layers that read it, none where it is what the
+    model returns."""
+
+    stream: str
+    norms: tuple[Normed, ...]
+    readers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -131,12 +158,14 @@ class Residual:
     them a learned number is added, and how many learned numbers multiply it. ``skip`` and
     ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
-    multiplies the branch. ``sum``: the path of the module that returns the sum, ``""`` where none
-    does. ``inlet``: the fixed number between the state (of a transition the sum before it), or the
-    norm in front, and the first weight layers, also those of a skip that has its own (NaN where
-    they differ). ``across``: the weights
-    of such a skip. ``bent``: the stream passes an activation after the sum. ``leaks``: the learned
-    number in front of the branch is added to an identity skip as well.
+    multiplies the branch; ``carried``: the same of the skip, ``carriers`` the parameters. ``sum``:
+    the path of the module that returns the sum, ``""`` where none does; ``within``: of the one that
+    it is made in. ``inlet``: the fixed number between the state (of a transition the sum before
+    it), or the norm in front, and the first weight layers, also those of a skip that has its own
+    (NaN where they differ). ``across``: the weights of such a skip. ``bent``: the stream passes an
+    activation after the sum. ``leaks``: the learned number in front of the branch is added to an
+    identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
+    is switched off.
     """
 
     stream: str
@@ -153,7 +182,11 @@ class Residual:
     factor: float
     learned: tuple[tuple[str, float], ...]
     sum: str
+    within: str = ""
     inlet: float = 1.0
+    dropout: float = 0.0
+    carried: tuple[tuple[str, float], ...] = ()
+    carriers: tuple[str, ...] = ()
     across: tuple[Weight, ...] = ()
     bent: bool = False
     leaks: bool = False
@@ -173,7 +206,8 @@ class Layout:
     """The residual branches of all streams, the weights after which no other comes (heads), those
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
     sum, the parameters that are one number, the biases of weights, the kinds of activation that
-    were met, each once, and the modules of norms whose result nothing reads."""
+    were met, each once, the modules of norms whose result nothing reads, all norms, what follows
+    each stream, and the tables that embeddings look up."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -184,6 +218,9 @@ class Layout:
     biases: tuple[Weight, ...] = ()
     activations: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+    every: tuple[Normed, ...] = ()
+    ends: tuple[End, ...] = ()
+    tables: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -245,7 +282,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
-        blocks = [block for block in track.blocks if any(step.link for step in block)]
+        blocks = [block for block in _blocks(track) if any(step.link for step in block)]
+        longest = max((sum(step.link is not None for step in block) for block in blocks), default=0)
         places = {
             step.link.merge.value: (place, step)
             for place, block in enumerate(blocks, 1)
@@ -253,6 +291,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             if step.link
         }
         listed = _listed([graph.path(link.merge.value) for link in track.stream.links])
+        if len(listed) == max(listed, default=0) and longest > 1:
+            listed = []  # modules of one sum each that repeat by twos or more
         for k, link in enumerate(track.stream.links):
             place, step = places[link.merge.value]
             place = listed[k] if listed else place
@@ -296,6 +336,9 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         ),
         activations=tuple(dict.fromkeys(bent.kind for bent in readings.activations.values())),
         idle=tuple(dict.fromkeys(graph.path(i) for i in idle)),
+        every=tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms)),
+        ends=tuple(_end(analysis, track, sums) for track in analysis.tracks if track.stream.links),
+        tables=_tables(graph),
     )
 
 
@@ -316,6 +359,44 @@ def _listed(paths: Sequence[str]) -> list[int]:
     return [order[number] for number in numbers]
 
 
+def _tables(graph: Graph) -> tuple[str, ...]:
+    values = (graph.values[i] for i in sorted(graph.live) if graph.values[i].name == "embedding")
+    inputs = (graph.values[j] for value in values for j in value.inputs)
+    return tuple(dict.fromkeys(v.path for v in inputs if v.kind == "parameter"))
+
+
+def _blocks(track: Track) -> list[list[Step]]:
+    """The steps of each block. Numbers and norms tell no two blocks apart: a rule may give each its
+    own."""
+
+    def rule(node: Node) -> Node:
+        match node:
+            case Scale(value=inside) | Norm(value=inside):
+                return inside
+            case LearnedScalar() | LearnedGain():
+                return replace(node, initial=Number(1.0))
+        return node
+
+    read = [rewrite(step.equation.block, rule) for step in track.steps if step.equation]
+    return replace(track, folds=folded(read)).blocks
+
+
+def _end(analysis: Analysis, track: Track, sums: set[int]) -> End:
+    graph, roles = analysis.graph, analysis.roles
+    todo = [track.stream.links[-1].after]
+    seen, norms, readers = set(todo), [], []
+    while todo:
+        for i in graph.consumers[todo.pop()]:
+            if roles.layers(i):
+                readers.append(graph.path(i))
+            elif i not in seen and i not in sums:
+                seen.add(i)
+                todo.append(i)
+                norms += [i] if roles.norm_of(i) is not None else []
+    own = tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms))
+    return End(track.stream.name, own, tuple(dict.fromkeys(readers)))
+
+
 @dataclass(frozen=True)
 class _Form:
     """What a sum does to its skip and to one branch."""
@@ -324,6 +405,8 @@ class _Form:
     factor: float = math.nan
     learned: tuple[tuple[str, float], ...] = ()
     norms: tuple[tuple[str, str], ...] = ()
+    inlet: float = math.nan
+    carried: tuple[tuple[str, float], ...] = ()
 
 
 def _read(step: Step, branches: int) -> list[_Form]:
@@ -335,13 +418,10 @@ def _read(step: Step, branches: int) -> list[_Form]:
     forms = []
     for branch in found[0].branches:
         norms = tuple((at, norm.kind) for at, norm in branch.norms)
-        hidden = branch.hidden and not branch.hidden.startswith("attention")
-        learned = tuple(
-            ("scalar" if isinstance(x, LearnedScalar) else "gain", evaluate(x.initial, {}))
-            for x in branch.learned
-        )
+        hidden = branch.hidden and not branch.hidden.startswith(("attention", "cross attention"))
+        learned, carried = _values(branch.learned), _values(found[0].learned)
         number = math.nan if hidden else branch.factor
-        forms.append(_Form(found[0].factor, number, learned, norms))
+        forms.append(_Form(found[0].factor, number, learned, norms, branch.inlet, carried))
     return forms
 
 
@@ -356,7 +436,14 @@ def _seen(
     if len(ends) != 1 or len(roles.terms(link.merge.value)) != 1 + len(link.merge.terms):
         return form
     end = ends.pop()
-    return _Form(skip.number * after, end.number * after, end.learned, form.norms)
+    return replace(form, skip=skip.number * after, factor=end.number * after, learned=end.learned)
+
+
+def _values(learned: Sequence[LearnedScalar | LearnedGain]) -> tuple[tuple[str, float], ...]:
+    return tuple(
+        ("scalar" if isinstance(x, LearnedScalar) else "gain", evaluate(x.initial, {}))
+        for x in learned
+    )
 
 
 @dataclass(frozen=True)
@@ -377,6 +464,7 @@ class _Row:
         across = replace(self, order=skip)
         layers = [*self._entered(branch.begin), *across._entered(branch.begin)]
         inlets = {entering(roles, i, branch.begin) for i in layers}
+        inlet = inlets.pop() if len(inlets) == 1 else math.nan
         after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
         bent = [values[i] for i in self.order if i in self.readings.activations]
@@ -398,10 +486,14 @@ class _Row:
             form.factor,
             form.learned,
             self._returned(link.merge.value),
-            inlets.pop() if len(inlets) == 1 else math.nan,
-            across.weights(branch.begin) if link.merge.kind == "projected" else (),
-            any(i in self.readings.activations for i in after),
-            self._leaks(link, branch),
+            within=self.analysis.graph.path(link.merge.value),
+            inlet=form.inlet if math.isnan(inlet) else inlet,
+            dropout=self._dropout(branch.terms),
+            carried=form.carried,
+            carriers=self._carriers(link),
+            across=across.weights(branch.begin) if link.merge.kind == "projected" else (),
+            bent=any(i in self.readings.activations for i in after),
+            leaks=self._leaks(link, branch),
         )
 
     def _leaks(self, link: Link, branch: Branch) -> bool:
@@ -415,6 +507,30 @@ class _Row:
             graph.values[i].kind == "sum" and _has_number(self.analysis, graph.values[i])
             for i in entering & skip
         )
+
+    def _carriers(self, link: Link) -> tuple[str, ...]:
+        """The parameters that the stream is multiplied by on its way to the sum."""
+        values, found = self.analysis.graph.values, []
+        for i in values[link.merge.value].inputs:
+            if values[i].kind == "product" and link.before in values[i].inputs:
+                todo = [j for j in values[i].inputs if not values[j].data]
+                while todo:  # through views of a parameter
+                    value = values[todo.pop()]
+                    found += [value.path] if value.kind == "parameter" else []
+                    todo += value.inputs if value.kind == "shape" else ()
+        return tuple(found)
+
+    def _dropout(self, terms: Sequence[int]) -> float:
+        """Of the dropout between the last weight layer and the sum."""
+        roles, todo = self.analysis.roles, list(terms)
+        for i in todo:
+            value = roles.values[i]
+            numbers = [a for a in (*value.args, value.options.get("p")) if isinstance(a, float)]
+            if value.kind == "drop" and numbers and value.name.endswith("dropout"):
+                return numbers[0]
+            if not roles.layers(i) and i in self.order:
+                todo += roles.flow[i]
+        return 0.0
 
     def _returned(self, i: int) -> str:
         """The path of the module that returns value ``i``: the one it was made in, if all that is
@@ -502,6 +618,7 @@ class _Row:
             groups=groups,
             bias=bias_of(self.analysis, value, place),
             looked_up=value.inputs[place] in self.tables,
+            called=self.analysis.graph.path(value.index),
         )
         if (bend := self._followed(value)) is None:
             return found
@@ -558,8 +675,24 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     kind = _NORMS.get(value.name) or next((kind for a, kind in form.norms if a == at), "norm")
     learned = [values[j] for j in value.inputs[1:] if values[j].kind == "parameter"]
     gain = learned[0].path if learned else _gain_after(graph, i)
-    axis = 1 if value.name in ("batch_norm", "group_norm") else -1
-    return Normed(at, kind, graph.path(i), gain, value.shape[axis] if value.shape else 1)
+    second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
+    axis = 1 - len(value.shape) if second else -1
+    width = value.shape[axis] if value.shape else 1
+    bounded = kind in ("dyt", "derf") and value.inputs
+    numbers = _numbers(analysis, value.inputs[0]) if bounded else ()
+    return Normed(at, kind, graph.path(i), gain, width, numbers, axis)
+
+
+def _numbers(analysis: Analysis, i: int) -> tuple[str, ...]:
+    """The learned numbers in ``alpha x + shift``, in this order."""
+    values, found = analysis.graph.values, []
+    while values[i].kind in ("sum", "product"):
+        inputs = [values[j] for j in values[i].inputs]
+        found += [v.path for v in inputs if v.kind == "parameter" and prod(v.shape) == 1]
+        if values[i].kind == "product":
+            break
+        i = next((v.index for v in inputs if v.data), i)
+    return tuple(reversed(found))
 
 
 def _gain_after(graph: Graph, i: int) -> str:

@@ -439,13 +439,16 @@ def _last(roles: Roles, merge: Merge) -> tuple[int, bool, int]:
 
 
 def _norm_of(roles: Roles, i: int) -> int | None:
-    """The norm of value ``i``, also one that is written out in several functions, if nothing else
-    reads the value."""
-    near, todo = {i}, [i]
+    """The norm of value ``i`` or of a view of it, also one that is written out in several
+    functions, if nothing else reads the value."""
+    near, views, todo = {i}, {i}, [i]
     found = None
     while todo and len(near) < 16:
-        for user in roles.graph.consumers[todo.pop()]:
-            if roles.norm_of(user) == i:
+        at = todo.pop()
+        for user in roles.graph.consumers[at]:
+            if at in views and roles.values[user].kind == "shape":
+                views.add(user)
+            if roles.norm_of(user) in views:
                 found = user if found in (None, user) else -1
             elif user not in near and roles.values[user].kind in _STATISTICS:
                 near.add(user)

@@ -1,0 +1,140 @@
+"""DeepNorm (Wang et al., "DeepNet", arXiv 2203.00555): post-norm with a heavier skip.
+
+    x <- N(alpha x + F(x))
+    values, output and feed-forward weights: Xavier, gain beta; queries and keys: gain 1
+
+                     alpha                  beta
+    one stack        (2N)^(1/4)             (8N)^(-1/4)             2N = L residual additions
+    encoder          .81 (N^4 M)^(1/16)     .87 (N^4 M)^(-1/16)     N encoder, M decoder layers
+    decoder          (3M)^(1/4)             (12M)^(-1/4)
+
+One stack is an encoder or a decoder alone; both rules are then the same.
+"""
+
+from __future__ import annotations
+
+from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
+from depthgauge.recipes.stacks import Stack, stacks
+from depthgauge.trace.layout import Layout, Residual
+
+__all__ = ["ALPHA", "BETA", "DEEPNORM", "constants"]
+
+ALPHA, BETA = "L**0.25", "(4*L)**-0.25"
+
+
+def constants(stack: Stack, encoder: int, decoder: int) -> tuple[str, str]:
+    """alpha and beta of a stack, as texts; of an encoder and a decoder in numbers of layers."""
+    if stack.role == "encoder":
+        both = f"({encoder}**4*{decoder})"
+        return f"0.81*{both}**(1/16)", f"0.87*{both}**(-1/16)"
+    if stack.role == "decoder":
+        return f"(3*{decoder})**0.25", f"(12*{decoder})**-0.25"
+    return ALPHA, BETA
+
+
+def _plan(layout: Layout) -> Plan:
+    found = stacks(layout, "DeepNorm")
+    layers = {stack.role: stack.layers for stack in found}
+    N, M = layers.get("encoder", 0), layers.get("decoder", 0)
+    texts = {stack.stream: (stack, *constants(stack, N, M)) for stack in found}
+    forms, scaled, plain = [], [], []
+    for branch in layout.branches:
+        stack, alpha, beta = texts[branch.stream]
+        forms.append(_form(alpha, beta))
+        scaled += _scaled(layout, branch, stack, alpha, beta, N, M)
+        plain += [
+            Target(w, "xavier", scope_of(layout, branch), _OF_QUERIES)
+            for w in branch.weights
+            if w.role in ("query", "key")
+        ]
+    laws = ", ".join(f"{beta}" for _, _, beta in texts.values())
+    return Plan(
+        (
+            Rule("values, outputs and feed-forward weights", f"Xavier times {laws}", tuple(scaled)),
+            Rule("queries and keys", "Xavier", tuple(plain)),
+        ),
+        tuple(forms),
+        final="none",
+    )
+
+
+_OF_QUERIES = (
+    (f"xavier(gain={BETA})", "beta, which is for values, outputs and feed-forward weights"),
+    ("xavier(gain=1/sqrt(2))", "Xavier of the stacked matrix, 1/sqrt(2) of that of the part"),
+)
+
+
+def _form(alpha: str, beta: str) -> Form:
+    return Form(
+        skip=alpha,
+        factor="1",
+        learned="",
+        norms={"stream": ""},
+        mistakes=(
+            ("1", alpha, "alpha multiplies the branch, and belongs on the skip"),
+            ("1", "1", "alpha was never applied"),
+            (beta, "1", "beta stands on the skip: alpha and beta were swapped"),
+            ("(2*L)**0.25", "1", "additions were counted as layers"),
+            ("(L/2)**0.25", "1", "N layers were counted, not 2N additions"),
+            ("(2*32)**0.25", "1", "2.8284, the number of 32 layers, at this depth too"),
+        ),
+        misplaced=(
+            (("in",), "the norm stands in front of the branch: DeepNorm's is of the sum"),
+            (("in", "stream"), "the norm in front of the branch was left"),
+            ((), "the norm after the sum is missing"),
+        ),
+    )
+
+
+def _scaled(
+    layout: Layout, branch: Residual, stack: Stack, alpha: str, beta: str, N: int, M: int
+) -> list[Target]:
+    mistakes = [
+        ("xavier", "a gain of 1: beta was never applied"),
+        (f"xavier(gain=1/({beta}))", "the gain has the wrong sign in its exponent"),
+        (f"xavier(gain={alpha})", "alpha, where beta belongs: alpha and beta were swapped"),
+        ("torch", "PyTorch's default: beta was never applied"),
+    ]
+    if stack.role == "encoder":
+        inverted = f"xavier(gain=1.15*({N}**4*{M})**(-1/16))"
+        mistakes.append((inverted, "1.15 = 1/.87 where .87 belongs: the constant was inverted"))
+    elif stack.role == "alone":
+        mistakes.append(("xavier(gain=(8*L)**-0.25)", "additions were counted as layers"))
+        mistakes.append(("xavier(gain=(2*L)**-0.25)", "N layers were counted in 8N as L/4"))
+    found = []
+    for weight in branch.weights:
+        if weight.role not in ("query", "key") and weight.fan_in:
+            own = [("xavier", "a gain of 1: the values in a fused matrix were missed")]
+            others = (*(own if weight.role == "value" else ()), *mistakes)
+            found.append(Target(weight, f"xavier(gain={beta})", scope_of(layout, branch), others))
+    return found
+
+
+DEEPNORM = Recipe(
+    "deepnorm",
+    "DeepNorm",
+    "residual branches with a norm after the sum",
+    (
+        "x <- N(alpha x + F(x)), no norm after the last",
+        "values, output and feed-forward weights: Xavier normal with gain beta; queries and keys: "
+        "gain 1",
+        "one stack of N layers: alpha = (2N)^(1/4), beta = (8N)^(-1/4)",
+        "encoder of N with decoder of M: alpha = .81 (N^4 M)^(1/16), beta = .87 (N^4 M)^(-1/16); "
+        "its decoder (3M)^(1/4) and (12M)^(-1/4)",
+    ),
+    (
+        "alpha on the branch, or without the norm, is not DeepNorm",
+        "N and M count layers; 2N and 3M are their residual additions",
+        "torchscale draws the encoder beside a decoder with 1.15 where the paper has .87",
+        "values inside a fused matrix of queries, keys and values are easily missed",
+        "gain (8N)^(+1/4), and 2.8284 for alpha at any depth, are met in baselines",
+        "a filter by names such as 'fc1' also scales biases",
+    ),
+    "Wang et al., arXiv 2203.00555; the constants also in microsoft/torchscale",
+    _plan,
+    judgement=(
+        "a number on the skip of a module is put in as branch / alpha, which the norm after the "
+        "sum makes the same function up to its eps; the audit compares the ratio of the two; 2N is "
+        "counted as L, also where a layer has another number of branches"
+    ),
+)

@@ -1,0 +1,41 @@
+"""LayerNorm Scaling (Sun et al., "The Curse of Depth", arXiv 2502.05795).
+
+    x <- x + F(N(x) / sqrt(l))
+
+``l`` the layer's index from 1; both norms of a layer share it, the final norm has none.
+"""
+
+from __future__ import annotations
+
+from depthgauge.recipes.rules import Form, Plan, Recipe
+from depthgauge.recipes.stacks import refuse_plain
+from depthgauge.trace.layout import Layout
+
+__all__ = ["LAYERNORM_SCALING"]
+
+
+def _plan(layout: Layout) -> Plan:
+    refuse_plain(layout, "LayerNorm Scaling")
+    form = Form(norms={"in": ""}, inlet="1/sqrt(l)")
+    return Plan(forms=tuple(form for _ in layout.branches), final="")
+
+
+LAYERNORM_SCALING = Recipe(
+    "layernorm-scaling",
+    "LayerNorm Scaling (LNS)",
+    "residual branches with a norm in front",
+    (
+        "the output of a norm in front of a branch times 1/sqrt(l), l the layer from 1",
+        "the final norm as it is",
+    ),
+    (
+        "both norms of a layer share l: it counts layers, not branches",
+        "not together with GPT-2's 1/sqrt(2N)",
+        "a factor kept in a buffer that is not saved is lost when a model is made on the meta "
+        "device and then filled",
+    ),
+    "Sun et al., arXiv 2502.05795; lmsdss/LayerNorm-Scaling",
+    _plan,
+    tier=2,
+    judgement="l counts the blocks of a stream, so in an equation one block is to be one layer",
+)

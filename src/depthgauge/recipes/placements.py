@@ -1,0 +1,124 @@
+"""Where a Transformer's norms stand: in front of a branch, after the sum, or around the branch.
+
+    post       x <- N(x + F(x))          no norm after the last      Vaswani et al. 1706.03762
+    pre        x <- x + F(N(x))          one norm after the last     Xiong et al. 2002.04745
+    sandwich   x <- x + N(F(N(x)))       one norm after the last     Ding et al. 2105.13290
+
+One function makes them all, for whatever kind of norm the network has and for each kind by name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from depthgauge.recipes.rules import Form, Plan, Recipe
+from depthgauge.recipes.stacks import refuse_plain
+from depthgauge.trace.layout import Layout
+
+__all__ = ["PLACEMENTS", "placed"]
+
+KINDS: Final = {
+    "batchnorm": "batch norm",
+    "layernorm": "layer norm",
+    "groupnorm": "group norm",
+    "rmsnorm": "RMS norm",
+}
+
+#: By name: places, the norm after the last sum, and what is met in their place, with its words.
+_FORMS: Final[dict[str, tuple[tuple[str, ...], str, tuple[tuple[tuple[str, ...], str], ...]]]] = {
+    "prenorm": (
+        ("in",),
+        "",
+        (
+            (
+                ("stream",),
+                "the residual is taken from the normed x: the skip has to carry x itself",
+            ),
+            (("in", "stream"), "a second norm stands after the sum"),
+            (("in", "out"), "a second norm stands at the branch's end: a sandwich"),
+            (("out",), "the norm stands at the branch's end"),
+            ((), "the branch has no norm"),
+        ),
+    ),
+    "postnorm": (
+        ("stream",),
+        "none",
+        (
+            (("in",), "the norm stands in front of the branch: pre-norm"),
+            (("out",), "the norm is of the branch alone, and has to be of the sum"),
+            (("in", "stream"), "a second norm stands in front of the branch"),
+            ((), "the sum has no norm"),
+        ),
+    ),
+    "sandwich": (
+        ("in", "out"),
+        "",
+        (
+            (("in", "stream"), "the second norm stands after the sum, not at the branch's end"),
+            (("in",), "the norm at the branch's end is missing"),
+            (("out",), "the norm in front is missing"),
+            (("stream",), "the norm stands after the sum: post-norm"),
+            ((), "the branch has no norm"),
+        ),
+    ),
+}
+
+_TITLES: Final = {"prenorm": "Pre-norm", "postnorm": "Post-norm", "sandwich": "Sandwich norm"}
+_RULES: Final = {
+    "prenorm": ("x <- x + F(N(x))", "one norm between the last sum and the layer that reads it"),
+    "postnorm": ("x <- N(x + F(x))", "no norm after the last one"),
+    "sandwich": (
+        "x <- x + N(F(N(x)))",
+        "one norm between the last sum and the layer that reads it",
+    ),
+}
+_TRAPS: Final = {
+    "prenorm": (
+        "without a final norm the head reads a stream that grows with depth",
+        "a residual taken from the normed x is post-norm under another name",
+    ),
+    "postnorm": (
+        "PyTorch's nn.Transformer puts one more norm after each stack, also of post-norm layers",
+        "gradients at the start are largest in the last layers: it needs a warm-up",
+    ),
+    "sandwich": (
+        "drawn with its second norm after the sum it is another network",
+        "the gain of the norm at the branch's end has to learn",
+    ),
+}
+_REFERENCES: Final = {
+    "prenorm": "Xiong et al., arXiv 2002.04745",
+    "postnorm": "Vaswani et al., arXiv 1706.03762",
+    "sandwich": "Ding et al., arXiv 2105.13290; as Peri-LN Kim et al., arXiv 2502.02732",
+}
+_JUDGEMENT: Final = {
+    "prenorm": "a final norm is asked for where a layer reads the stream's end",
+    "sandwich": "a final norm is asked for where a layer reads the stream's end, as in pre-norm",
+}
+
+
+def placed(name: str, kind: str = "") -> Recipe:
+    """The recipe of a placement, with norms of this kind: ``""`` for the kind that is there."""
+    places, final, misplaced = _FORMS[name]
+    form = Form(norms=dict.fromkeys(places, kind), misplaced=misplaced)
+    title = _TITLES[name] + (f" with {KINDS[kind]}" if kind else "")
+
+    def plan(layout: Layout) -> Plan:
+        refuse_plain(layout, title)
+        last = final if final else kind
+        return Plan(forms=tuple(form for _ in layout.branches), final=last)
+
+    which = f"every norm is {KINDS[kind]}" if kind else "the kind that is there, else layer norm"
+    return Recipe(
+        f"{name}-{kind}" if kind else name,
+        title,
+        "residual branches",
+        (*_RULES[name], which),
+        _TRAPS[name],
+        _REFERENCES[name],
+        plan,
+        judgement=_JUDGEMENT.get(name, ""),
+    )
+
+
+PLACEMENTS: Final = tuple(placed(name, kind) for name in _FORMS for kind in ("", *KINDS))

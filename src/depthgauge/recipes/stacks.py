@@ -1,0 +1,80 @@
+"""The stacks of a Transformer, as its recipes count them: one, or an encoder and a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from depthgauge.errors import NetworkError
+from depthgauge.trace.layout import Layout, Residual, Weight
+
+__all__ = ["Stack", "embeddings", "refuse_plain", "stacks", "width_of"]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One stream: ``alone``, ``encoder`` (two branches a layer) or ``decoder`` (three). ``layers``
+    of it: N or M."""
+
+    role: str
+    stream: str
+    branches: tuple[Residual, ...]
+
+    @property
+    def layers(self) -> int:
+        return len(self.branches) // (3 if self.role == "decoder" else 2)
+
+    def crosses(self, branch: Residual) -> bool:
+        """Whether the branch attends to the encoder: the second of a decoder's layer."""
+        return self.role == "decoder" and self.branches.index(branch) % 3 == 1
+
+
+def refuse_plain(layout: Layout, title: str) -> None:
+    """Raise for a network without a residual branch."""
+    if not layout.branches:
+        raise NetworkError(
+            f"no residual branch was found, and {title} is a rule about them; give a network with "
+            f"a skip connection, or look at what 'depthgauge measure' finds in it"
+        )
+
+
+def stacks(layout: Layout, title: str) -> tuple[Stack, ...]:
+    """The stacks, the encoder in front of the decoder.
+
+    Raises NetworkError for a network without branches and for streams that are neither.
+    """
+    refuse_plain(layout, title)
+    rows: dict[str, list[Residual]] = {}
+    for branch in layout.branches:
+        rows.setdefault(branch.stream, []).append(branch)
+    if len(rows) == 1:
+        return tuple(Stack("alone", name, tuple(found)) for name, found in rows.items())
+    each = {name: len(found) / _layers(found) for name, found in rows.items()}
+    if sorted(each.values()) != [2, 3]:
+        counted = ", ".join(f"'{name}' with {number:g}" for name, number in each.items())
+        raise NetworkError(
+            f"{len(rows)} streams were found, branches a layer: {counted}; {title} has a rule for "
+            f"one stack, and for an encoder of two branches a layer with a decoder of three; give "
+            f"each stack by itself"
+        )
+    order = sorted(rows, key=lambda name: each[name])
+    return tuple(
+        Stack("decoder" if each[name] == 3 else "encoder", name, tuple(rows[name]))
+        for name in order
+    )
+
+
+def _layers(branches: Iterable[Residual]) -> int:
+    """Each layer has one feed-forward branch: also a layer that nothing repeats is told so."""
+    return max(1, sum(not branch.attends for branch in branches))
+
+
+def width_of(branch: Residual) -> int:
+    """The width of the stream that the branch adds to."""
+    return next((w.turned[0] for w in reversed(branch.weights) if w.last), 1)
+
+
+def embeddings(layout: Layout) -> tuple[Weight, ...]:
+    """Tables that are looked up."""
+    found = {w.path: w for w in layout.outside if w.path in layout.tables}  # a tied one once
+    return tuple(found.values())

@@ -1,0 +1,113 @@
+"""T-Fixup (Huang et al., "Improving Transformer Optimization Through Better Initialization", 2020).
+
+    Xavier of every matrix, then, without any norm,
+    encoder   values, outputs, feed-forward weights times .67 N^(-1/4)
+    decoder   the same, of both attentions, times (9M)^(-1/4)
+    embeddings normal of d^(-1/2), times (9N)^(-1/4)
+
+N and M count layers.
+"""
+
+from __future__ import annotations
+
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
+from depthgauge.recipes.stacks import Stack, embeddings, stacks, width_of
+from depthgauge.trace.layout import Layout, Residual
+
+__all__ = ["DECODER", "ENCODER", "T_FIXUP"]
+
+#: Of one stack N = L/2, two branches a layer.
+ENCODER, DECODER = "0.67*{N}**-0.25", "(9*{N})**-0.25"
+
+
+def _scale(stack: Stack) -> str:
+    if stack.role == "decoder":
+        return DECODER.format(N=stack.layers)
+    return ENCODER.format(N=stack.layers if stack.role == "encoder" else "(L/2)")
+
+
+def _plan(layout: Layout) -> Plan:
+    found = stacks(layout, "T-Fixup")
+    scales = {stack.stream: _scale(stack) for stack in found}
+    scaled: list[Target] = []
+    plain: list[Target] = []
+    for branch in layout.branches:
+        _targets(layout, branch, scales[branch.stream], scaled, plain)
+    first = found[0]
+    layers = first.layers if first.role != "alone" else "(L/2)"
+    width = width_of(first.branches[0])
+    small = f"normal(std={DECODER.format(N=layers)}/sqrt({width}))"
+    tables = tuple(
+        Target(
+            weight,
+            small,
+            scope_of(layout),
+            (
+                (f"normal(std=1/sqrt({width}))", "the depth scale was never applied"),
+                ("normal(std=1)", "PyTorch's default"),
+            ),
+        )
+        for weight in embeddings(layout)
+    )
+    return Plan(
+        (
+            Rule("values, outputs and feed-forward weights",
+                 f"Xavier times {', '.join(scales.values())}", tuple(scaled)),
+            Rule("queries and keys", "Xavier", tuple(plain)),
+            Rule("embeddings", "d^(-1/2) times (9N)^(-1/4)", tables),
+        ),
+        tuple(Form(skip="1", factor="1", norms={}) for _ in layout.branches),
+        (Count("norms", len(layout.norms), 0, "T-Fixup takes their place"),),
+    )  # fmt: skip
+
+
+def _targets(
+    layout: Layout, branch: Residual, scale: str, scaled: list[Target], plain: list[Target]
+) -> None:
+    scope = scope_of(layout, branch)
+    stacked = "Xavier of queries, keys and values stacked, 1/sqrt(2) of that of the part"
+    mistakes: tuple[tuple[str, str], ...]
+    for weight in branch.weights:
+        if weight.role in ("query", "key"):
+            mistakes = (
+                ("xavier(gain=1/sqrt(2))", stacked),
+                (f"xavier(gain={scale})", "scaled, where queries and keys are not"),
+            )
+            plain.append(Target(weight, "xavier_uniform", scope, mistakes))
+        elif weight.fan_in:
+            mistakes = (
+                ("xavier", "the depth scale was never applied"),
+                (f"xavier(gain={scale}/sqrt(2))", stacked),
+                (
+                    f"xavier(gain={scale}*sqrt(2))",
+                    "sqrt(2) too large: Xavier was of the part already",
+                ),
+                (f"xavier(gain={ENCODER.format(N='L')})", "branches were counted, not layers"),
+            )
+            scaled.append(Target(weight, f"xavier_uniform(gain={scale})", scope, mistakes))
+
+
+T_FIXUP = Recipe(
+    "t-fixup",
+    "T-Fixup",
+    "a Transformer; no norm",
+    (
+        "no norm, no warm-up; every matrix Xavier, embeddings normal of d^(-1/2)",
+        "values, outputs and feed-forward weights of an encoder times .67 N^(-1/4), of a decoder "
+        "times (9M)^(-1/4)",
+        "embeddings times (9N)^(-1/4)",
+    ),
+    (
+        "N and M count layers, not branches",
+        "queries and keys keep Xavier's size",
+        "of queries, keys and values in one matrix Xavier is of the part: the authors' code draws "
+        "the stack, and multiplies values by sqrt(2), also where nothing was stacked",
+    ),
+    "Huang, Perez, Ba and Volkovs, ICML 2020; layer6ai-labs/T-Fixup",
+    _plan,
+    tier=2,
+    judgement=(
+        "the paper has an encoder and a decoder; one stack alone is taken for an encoder, N = L/2; "
+        "queries and keys are drawn with gain 1, where the authors' code has 1/sqrt(2)"
+    ),
+)

@@ -1,0 +1,231 @@
+"""Where norms stand, and of which kind they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from depthgauge.errors import NetworkError
+from depthgauge.network.spec import Network
+from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.audit import audit
+from depthgauge.recipes.placements import KINDS
+from tests.recipes.contract import on_equation, on_module, said
+from tests.recipes.models import (
+    WIDTH,
+    bert,
+    encoder,
+    gpt2,
+    llama,
+    mlp,
+    normed_preactivation,
+    postnorm,
+    transformer,
+)
+
+MLP = "h = h + W2(relu(W1(h, out=4*n)))"
+BLOCK = "h = h + attention(h, heads=4); h = h + W2(gelu(W1(h, out=4*n)))"
+WRITTEN = {
+    "prenorm": "h = h + W2(relu(W1({N}(h), out=4*n)))",
+    "postnorm": "h = {N}(h + W2(relu(W1(h, out=4*n))))",
+    "sandwich": "h = h + {N}(W2(relu(W1({N}(h), out=4*n))))",
+}
+
+
+@pytest.mark.parametrize("kind", ["", *KINDS])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_on_equations(name: str, kind: str) -> None:
+    recipe = f"{name}-{kind}" if kind else name
+    changed, _, _ = on_equation(recipe, MLP)
+    assert str(changed.block) == WRITTEN[name].format(N=kind or "layernorm")
+    on_equation(recipe, BLOCK, depth=3)
+
+
+def test_from_one_placement_to_another() -> None:
+    for name, written in WRITTEN.items():
+        for other in WRITTEN:
+            if other != name:
+                changed, _, _ = on_equation(other, written.format(N="scalenorm"), depth=2)
+                assert str(changed.block) == WRITTEN[other].format(N="scalenorm")
+    on_equation("prenorm-groupnorm", "h = batchnorm(h + conv3(relu(conv3(h))))", width=8)
+
+
+def test_learned_gains_and_offsets_of_norms_are_kept() -> None:
+    network = Network("h = layernorm(h + W2(relu(W1(h))), gain=1, bias=True, eps=1e-3)", 3, 8)
+    pre = rewritten(network, "prenorm").network.block
+    assert "W1(layernorm(h, eps=0.001, gain=1, bias=True))" in str(pre)
+    root = rewritten(network, "prenorm-rmsnorm").network.block
+    assert "W1(rmsnorm(h, gain=1, bias=True))" in str(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "follows"),
+    [
+        ("prenorm", encoder, False),
+        ("prenorm", lambda: encoder(pre=True), False),  # the final norm is missing
+        ("prenorm", lambda: encoder(pre=True, final=True), True),
+        ("prenorm", transformer, False),
+        ("prenorm", bert, False),
+        ("prenorm", llama, True),
+        ("prenorm", gpt2, True),
+        ("prenorm", normed_preactivation, False),  # which has a norm inside, too
+        ("prenorm", postnorm, False),
+        ("prenorm-rmsnorm", gpt2, False),
+        ("prenorm-batchnorm", encoder, False),
+        ("prenorm-groupnorm", llama, False),
+        ("prenorm-layernorm", normed_preactivation, False),
+        ("prenorm-rmsnorm", normed_preactivation, False),
+        ("prenorm-groupnorm", normed_preactivation, False),
+        ("postnorm", encoder, True),
+        ("postnorm", lambda: encoder(pre=True, final=True), False),
+        ("postnorm", lambda: encoder(final=True), False),  # a norm too many
+        ("postnorm", transformer, False),  # two of them
+        ("postnorm", bert, True),
+        ("postnorm", mlp, False),
+        ("postnorm-rmsnorm", bert, False),
+        ("postnorm-groupnorm", encoder, False),
+        ("postnorm-batchnorm", encoder, False),
+        ("sandwich", encoder, False),
+        ("sandwich", gpt2, False),
+        ("sandwich", llama, False),
+        ("sandwich", bert, False),
+        ("sandwich", lambda: transformer(pre=True), False),
+        ("sandwich-batchnorm", normed_preactivation, False),
+    ],
+)
+def test_on_modules(name: str, build: Callable[[], tuple[nn.Module, Any]], follows: bool) -> None:
+    on_module(name, build, follows)
+
+
+def test_the_last_norm_of_a_post_norm_stack_becomes_the_final_one() -> None:
+    model, _ = postnorm()
+    applied, batch = on_module("prenorm", postnorm)
+    norms = [m for m in applied.model.modules() if isinstance(m, nn.LayerNorm)]
+    assert len(norms) == 6 + 1
+    assert applied.model.get_submodule("6.norm").weight is not model.get_submodule("6.norm").weight
+    get = applied.model.get_submodule
+    x = get("0")(batch)
+    for i in range(1, 7):
+        inner = get(f"{i}.up.module")(get(f"{i}.up.before")(x))
+        x = x + get(f"{i}.down")(torch.relu(inner))
+    torch.testing.assert_close(applied.model(batch), get("7")(get("6.norm")(x)))
+
+
+def test_layers_of_pytorch_compute_alike_where_they_are_evaluated() -> None:
+    """Evaluated without gradients, they would go past what was put around their layers."""
+    for name in ("sandwich", "prenorm-rmsnorm", "deepnorm"):
+        model, batch = encoder()
+        changed = apply(model, batch, name).model
+        trained = changed.train()(batch)
+        with torch.no_grad():
+            torch.testing.assert_close(changed.eval()(batch), trained)
+
+
+class Listed(nn.Module):
+    """Queries, keys and values in a list, which nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x) for layer in self.qkv)
+        y: Tensor = x + self.out(F.scaled_dot_product_attention(q, k, v))
+        return y
+
+
+def test_a_norm_goes_in_front_of_each_layer_of_a_list() -> None:
+    def build() -> tuple[nn.Module, Any]:
+        torch.manual_seed(0)
+        blocks = [Listed(), Listed(), nn.LayerNorm(WIDTH)]
+        return nn.Sequential(*blocks, nn.Linear(WIDTH, 2)), torch.randn(2, 5, WIDTH)
+
+    applied, _ = on_module("prenorm", build)
+    fronts = [applied.model.get_submodule(f"0.qkv.{i}.before") for i in range(3)]
+    assert len(set(map(id, fronts))) == 1, "one norm for the three"
+
+
+def test_what_cannot_be_reached_from_outside_is_named() -> None:
+    model, batch = gpt2()
+    applied = apply(model, batch, "postnorm")
+    assert applied.left == tuple(
+        f"no module returns the sum after 'transformer.h.{i}.attn': no norm put there"
+        for i in range(3)
+    )
+    assert not audit(applied.model, batch, "postnorm").holds
+
+
+# ------------------------------------------------------------------------------ mistakes
+
+
+class Norms(nn.Module):
+    """One branch with norms where ``form`` has them."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.a, self.b = form, nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def branch(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(torch.relu(self.up(x)))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        match self.form:
+            case "residual of the normed":
+                normed: Tensor = self.a(x)
+                return normed + self.branch(normed)
+            case "second after the sum":
+                after: Tensor = self.b(x + self.branch(self.a(x)))
+                return after
+            case "of the branch alone":
+                alone: Tensor = x + self.a(self.branch(x))
+                return alone
+        return x + self.branch(x)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form", "words"),
+    [
+        (
+            "prenorm",
+            "residual of the normed",
+            "'1.down' has layernorm stream: the residual is taken",
+        ),
+        ("prenorm", "second after the sum", "a second norm stands after the sum"),
+        ("prenorm", "of the branch alone", "the norm stands at the branch's end"),
+        ("postnorm", "of the branch alone", "the norm is of the branch alone"),
+        ("postnorm", "none", "the sum has no norm"),
+        ("sandwich", "second after the sum", "stands after the sum, not at the branch's end"),
+        ("sandwich", "of the branch alone", "the norm in front is missing"),
+    ],
+)
+def test_a_norm_in_the_wrong_place_is_named(recipe: str, form: str, words: str) -> None:
+    torch.manual_seed(0)
+    blocks = [Norms(form) for _ in range(4)]
+    model = nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2))
+    assert words in said(audit(model, torch.randn(16, 8), recipe))
+
+
+def test_final_norms_are_counted() -> None:
+    assert "0 of 1 streams with a final norm; '0.layers' has none" in said(
+        audit(*encoder(pre=True), "prenorm")
+    )
+    assert "1 norms after the last branch of a stream; '0.norm' stands behind a norm" in said(
+        audit(*encoder(final=True), "postnorm")
+    )
+    assert "2 norms after the last branch" in said(audit(*transformer(), "postnorm"))
+    wrong = said(audit(*encoder(pre=True, final=True), "prenorm-rmsnorm"))
+    assert "0 of 1 streams with a final norm; '0.layers' has layernorm" in wrong
+
+
+def test_a_network_without_branches_is_refused() -> None:
+    plain = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(NetworkError, match="no residual branch was found, and Post-norm with RMS"):
+        apply(plain, torch.randn(4, 8), "postnorm-rmsnorm")
