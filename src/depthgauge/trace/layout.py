@@ -154,8 +154,8 @@ class Residual:
 class Layout:
     """The residual branches of all streams, the weights after which no other comes (heads), those
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
-    sum, the parameters that are one number, the biases of weights, and the kinds of activation that
-    were met, each once."""
+    sum, the parameters that are one number, the biases of weights, the kinds of activation that
+    were met, each once, and the weights of layers whose inputs could not be counted."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -165,6 +165,7 @@ class Layout:
     scalars: tuple[str, ...]
     biases: tuple[Weight, ...] = ()
     activations: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -270,6 +271,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             Weight(path, tuple(parameters[path].shape), 0, 0, False, False) for path in biases
         ),
         activations=tuple(dict.fromkeys(bent.kind for bent in readings.activations.values())),
+        uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
     )
 
 
@@ -411,7 +413,7 @@ class _Row:
     def _weight(
         self, value: Value, place: int, path: str, shape: tuple[int, ...], last: bool
     ) -> Weight:
-        fan_in, fan_out, axis = fans_of(value, place, shape)
+        fan_in, fan_out, axis = fans_of(self.analysis, value, place, shape)
         shifted = _shifted(self.analysis, value)
         groups = groups_of(self.analysis, value, shape)
         if axis:
