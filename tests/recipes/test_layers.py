@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.apply import apply
@@ -19,6 +21,24 @@ def test_a_network_of_one_follows_no_other(applied: str) -> None:
     model, batch = mlp()
     made = apply(model, batch, applied).model
     assert [name for name in EVERY if audit(made, batch, name).holds] == [applied]
+
+
+def test_a_layer_that_cannot_be_counted_is_said() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f, self.r = nn.Linear(6, 8), nn.LSTM(8, 8, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.r(torch.tanh(self.f(x)))[0]
+            return out
+
+    torch.manual_seed(0)
+    applied = apply(Recurrent(), torch.randn(3, 4, 6), "lecun")
+    words = r"weights: .* 2 more have inputs that could not be counted \('r.weight_ih_l0'\)"
+    assert re.search(words, applied.changes[0]), applied.changes
+    (weights, _) = audit(applied.model, torch.randn(3, 4, 6), "lecun").findings
+    assert re.search(words, weights.said), weights.said
 
 
 def test_without_a_layer() -> None:

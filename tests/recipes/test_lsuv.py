@@ -74,6 +74,23 @@ def test_on_modules_against_hooks(build: Any) -> None:
     assert applied.model.training is build()[0].training
 
 
+def test_matrices_that_are_turned_before_they_are_used() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.randn(12, 6)), nn.Parameter(torch.randn(12, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.einsum("bi,io->bo", torch.tanh(x @ self.a.t()), self.b)
+
+    torch.manual_seed(0)
+    applied, batch = on_module("lsuv", lambda: (Turned(), torch.randn(50, 6)))
+    a, b = (applied.model.get_parameter(name).detach() for name in "ab")
+    assert float((batch @ a.T).std(correction=0)) == pytest.approx(1, abs=2e-3)
+    out = torch.tanh(batch @ a.T) @ b
+    assert float(out.std(correction=0)) == pytest.approx(1, abs=2e-3)
+
+
 def test_attention_in_one_function() -> None:
     applied, batch = on_module("lsuv", transformer)
     model = applied.model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -149,6 +151,41 @@ def test_fans_of_convolutions_are_those_of_a_group(
     weight.put(layer.get_parameter("weight").data, lone)
     made = layer(torch.randn(2, 8, 6, 6)).abs().sum((0, 2, 3))
     assert made.nonzero().flatten().tolist() == [5]
+
+
+class Given(nn.Module):
+    """A matrix that a function of the user's own uses."""
+
+    def __init__(self, use: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.use, self.w = use, nn.Parameter(torch.randn(7, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.use(x, self.w))
+
+
+@pytest.mark.parametrize(
+    ("use", "entering"),
+    [
+        (lambda x, w: x @ w, 7),
+        (lambda x, w: x @ w.t(), 5),
+        (lambda x, w: x @ w.T, 5),
+        (lambda x, w: x @ w.transpose(0, 1), 5),
+        (lambda x, w: x @ w.permute(1, 0), 5),
+        (lambda x, w: x @ w.t().t(), 7),
+        (lambda x, w: F.linear(x, w), 5),
+        (lambda x, w: F.linear(x, w.t()), 7),
+        (lambda x, w: (w @ x.t()).t(), 5),
+        (lambda x, w: torch.einsum("bi,oi->bo", x, w), 5),
+        (lambda x, w: torch.einsum("io, bi -> bo", w, x), 7),
+    ],
+)
+def test_a_matrix_is_read_as_its_function_reads_it(
+    use: Callable[[Tensor, Tensor], Tensor], entering: int
+) -> None:
+    (weight,) = layout(Given(use), torch.randn(3, entering)).layers
+    assert (weight.fan_in, weight.fan_out) == (entering, 12 - entering)
+    assert weight.turned == (12 - entering, entering)
 
 
 def test_biases_are_found_also_where_they_are_added_by_hand() -> None:

@@ -30,6 +30,9 @@ def of_every_layer(
             "no weight layer was found whose inputs could be counted; look at what 'depthgauge "
             "measure' finds in the network"
         )
+    if layout.uncounted:
+        law += f"; {len(layout.uncounted)} more have inputs that could not be counted"
+        law += f" ('{layout.uncounted[0]}')"
     scope = scope_of(layout)
     targets = tuple(Target(w, init(w), scope, tuple(mistakes(w)), sized) for w in weights)
     biases = tuple(Target(b, "zeros", scope) for b in layout.biases_of(weights))

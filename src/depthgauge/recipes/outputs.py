@@ -23,6 +23,7 @@ Look = Callable[[str, Tensor], bool]
 _LAYERS: Final = frozenset(
     (
         *("linear", "bilinear", "matmul", "__matmul__", "__rmatmul__", "mm", "addmm", "bmm"),
+        "einsum",
         *("conv1d", "conv2d", "conv3d"),
         *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     )
@@ -33,7 +34,8 @@ def visited(model: nn.Module, batch: Any, weights: Mapping[str, Tensor], look: L
     """Run the model once without gradients, in evaluation mode, and show ``look`` what each of the
     weights makes where it is used first, in forward order.
 
-    What cannot be seen, a weight that the model turns or casts before it is used, is not shown.
+    What cannot be seen, a weight that the model casts or computes with before it is used, is not
+    shown.
     Raises what the model raises.
     """
     inner, _ = unwrapped(model)
@@ -64,7 +66,8 @@ class _Visit(TorchFunctionMode):
     def __init__(self, weights: Mapping[str, Tensor], look: Look) -> None:
         super().__init__()
         self.names = {id(weight): path for path, weight in weights.items()}
-        self.look = look
+        self.todo, self.look = set(weights), look
+        self.views: list[Tensor] = []  # of weights, kept so that no other takes their identity
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -73,17 +76,30 @@ class _Visit(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "multi_head_attention_forward":
             return self._attention(func, args, kwargs)
-        if name not in _LAYERS:
-            return func(*args, **kwargs)
         made = func(*args, **kwargs)
+        if name not in _LAYERS:
+            self._follow(args, made)
+            return made
         for weight in (*args, *kwargs.values()):
             if isinstance(weight, Tensor) and self._met(weight, made):
                 made = func(*args, **kwargs)
         return made
 
     def _met(self, weight: Tensor, made: Tensor) -> bool:
-        path = self.names.pop(id(weight), "")
-        return bool(path) and self.look(path, made)
+        path = self.names.get(id(weight), "")
+        if path not in self.todo:
+            return False
+        self.todo.discard(path)
+        return self.look(path, made)
+
+    def _follow(self, args: tuple[Any, ...], made: Any) -> None:
+        """A view of a weight, turned, is that weight."""
+        path = self.names.get(id(args[0]), "") if args else ""
+        if path and isinstance(made, Tensor) and made is not args[0] and made.dim() > 1:
+            whole = made.numel() == args[0].numel() and made.data_ptr() == args[0].data_ptr()
+            if whole:
+                self.names[id(made)] = path
+                self.views.append(made)
 
     def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Queries, keys and values of one matrix, or of three, then the output."""

@@ -11,17 +11,51 @@ from depthgauge.trace.graph import Value
 __all__ = ["bias_of", "fans_of", "groups_of", "lengths_of", "looked_up"]
 
 
-def fans_of(value: Value, place: int, shape: tuple[int, ...]) -> tuple[int, int, int]:
+#: Functions that turn a matrix.
+_TURNS = frozenset(("t", "T", "mT", "transpose", "swapaxes", "swapdims", "permute"))
+
+
+def fans_of(
+    analysis: Analysis, value: Value, place: int, shape: tuple[int, ...]
+) -> tuple[int, int, int]:
     """What enters, what leaves, and the axis of what leaves, by the function's layout of its
-    weight."""
+    weight, as the parameter lies; 0 where the function does not say."""
     kernel = prod(shape[2:])
     if value.name.startswith("conv_transpose"):
         return shape[0] * kernel, shape[1] * kernel, 1
-    if value.name.startswith("conv") or value.name in ("linear", "multi_head_attention_forward"):
+    if value.name.startswith("conv"):
         return shape[1] * kernel, shape[0] * kernel, 0
-    if value.name in ("matmul", "mm", "addmm", "bmm", "rmatmul") and len(shape) == 2:
-        return (shape[0], shape[1], 1) if place else (shape[1], shape[0], 0)
-    return 0, 0, 0
+    axis = _axis(value, place) if len(shape) == 2 else None
+    if axis is None:
+        return 0, 0, 0
+    if _turned(analysis, value.inputs[place]):
+        axis = 1 - axis
+    return shape[1 - axis], shape[axis], axis
+
+
+def _axis(value: Value, place: int) -> int | None:
+    """The axis of a matrix, as the function is given it, along which its outputs lie."""
+    if value.name in ("linear", "multi_head_attention_forward"):
+        return 0
+    if value.name in ("matmul", "mm", "addmm", "bmm", "rmatmul"):
+        return 1 if place else 0
+    if value.name == "einsum" and value.args and isinstance(value.args[0], str):
+        entering, _, leaving = value.args[0].replace(" ", "").partition("->")
+        words = entering.split(",")
+        if len(words) == 2 and place < 2 and len(words[place]) == 2:
+            out = [axis for axis, letter in enumerate(words[place]) if letter in leaving]
+            if len(out) == 1 and words[place][1 - out[0]] in words[1 - place]:
+                return out[0]
+    return None
+
+
+def _turned(analysis: Analysis, i: int) -> bool:
+    """Whether what the function is given is the parameter with its axes exchanged."""
+    values, turned = analysis.graph.values, False
+    while values[i].kind != "parameter" and values[i].inputs:
+        turned ^= values[i].name in _TURNS
+        i = values[i].inputs[0]
+    return turned
 
 
 def groups_of(analysis: Analysis, value: Value, shape: tuple[int, ...]) -> int:

@@ -207,7 +207,8 @@ class Layout:
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
     sum, the parameters that are one number, the biases of weights, the kinds of activation that
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
-    each stream, and the tables that embeddings look up."""
+    each stream, the tables that embeddings look up, and the weights of layers whose inputs could
+    not be counted."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -221,6 +222,7 @@ class Layout:
     every: tuple[Normed, ...] = ()
     ends: tuple[End, ...] = ()
     tables: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -339,6 +341,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         every=tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms)),
         ends=tuple(_end(analysis, track, sums) for track in analysis.tracks if track.stream.links),
         tables=_tables(graph),
+        uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
     )
 
 
@@ -605,7 +608,7 @@ class _Row:
     def _weight(
         self, value: Value, place: int, path: str, shape: tuple[int, ...], last: bool
     ) -> Weight:
-        fan_in, fan_out, axis = fans_of(value, place, shape)
+        fan_in, fan_out, axis = fans_of(self.analysis, value, place, shape)
         shifted = _shifted(self.analysis, value)
         groups = groups_of(self.analysis, value, shape)
         if axis:
