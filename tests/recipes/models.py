@@ -11,6 +11,7 @@ __all__ = [
     "DEPTH",
     "WIDTH",
     "gpt2",
+    "grouped",
     "mlp",
     "postnorm",
     "preactivation",
@@ -89,6 +90,27 @@ def preactivation(
     head = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(entering, 3))
     model = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *blocks, *head)
     return model, torch.randn(4, 3, 8, 8)
+
+
+class Grouped(nn.Module):
+    """Pre-activation, not square: a grouped convolution, then a transposed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.norm = nn.ReLU(), nn.ReLU(), nn.BatchNorm2d(8)
+        self.up = nn.Conv2d(8, 24, 3, 1, 1, groups=4, bias=False)
+        self.down = nn.ConvTranspose2d(24, 8, 3, 1, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = x + self.norm(self.down(self.relu(self.up(self.first(x)))))
+        return total
+
+
+def grouped() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    blocks = [Grouped() for _ in range(4)]
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), *blocks, *head), torch.randn(4, 3, 6, 6)
 
 
 def mlp() -> tuple[nn.Module, Any]:

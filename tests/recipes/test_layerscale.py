@@ -29,6 +29,10 @@ def test_on_equations() -> None:
         assert float((model(batch) - batch).norm() / batch.norm()) < 0.3
     on_equation("layerscale", BLOCK, depth=4, tokens=5)
     on_equation("layerscale", "layernorm(h + W2(relu(W1(h))))")
+    # Twelve blocks of two equal steps: depth is 12, not 24.
+    equal = "h = h + W(relu(layernorm(h))); h = h + W(relu(layernorm(h)))"
+    changed, model, batch = on_equation("layerscale", equal, depth=12)
+    assert layout(model, batch).branches[0].learned[0][1] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

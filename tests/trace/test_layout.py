@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
+from depthgauge.network.spec import Network
 from depthgauge.study.reference import resnet, transformer
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.layout import Layout, _listed, layout
 
 WIDTH = 8
 
@@ -193,3 +194,27 @@ def test_a_scaled_activation_that_branch_and_shortcut_share_is_an_inlet() -> Non
     assert [(b.skip, b.factor, b.learned) for b in found.branches] == [
         (1.0, 0.2, (("scalar", 0.0),))
     ] * 3
+
+
+@pytest.mark.parametrize(
+    ("paths", "blocks"),
+    [
+        (("h.0", "h.0", "h.1", "h.1"), [1, 1, 2, 2]),
+        (("h.2", "h.4"), [1, 2]),
+        (("1", "2", "3"), [1, 2, 3]),
+        (("s.0.b.0", "s.0.b.1", "s.1.b.0", "s.1.b.1"), []),
+        (("h.0", "h.0", "h.1"), []),
+        (("layer1.0", "layer2.0"), []),
+        (("net", "net"), []),
+        (("h.1", "h.0"), []),
+    ],
+)
+def test_blocks_are_the_modules_of_one_list(paths: tuple[str, ...], blocks: list[int]) -> None:
+    assert _listed(paths) == blocks
+
+
+def test_equal_steps_of_a_block_are_one_block() -> None:
+    text = "h = h + W(relu(h)); h = h + W(relu(h))"
+    found = layout(Network(text, 4, 8).module(seed=0), torch.randn(2, 8))
+    assert (found.L, found.blocks) == (8, 4)
+    assert [branch.block for branch in found.branches] == [1, 1, 2, 2, 3, 3, 4, 4]

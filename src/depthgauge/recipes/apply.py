@@ -296,10 +296,10 @@ class _Work:
                     f"no module returns the sum after '{branch.path}': no norm put there"
                 )
                 return
-            width = last[-1].turned[0]
+            width = self._leaving(last[-1])
             self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
         elif at == "in":
-            norm = norm_of(kind, first[0].turned[1], axis)
+            norm = norm_of(kind, self._entering(first[0]), axis)
             for path in dict.fromkeys(self._called(w) for w in first):
                 self._wrap(path, lambda m: Entered(m, norm), done, what)
         elif last:
@@ -307,10 +307,10 @@ class _Work:
             if at == "inner" and path != last[-1].owner:
                 self.left.append(f"no norm can be put inside '{path}', which is one function")
             elif at == "out":
-                width = last[-1].turned[0]
+                width = self._leaving(last[-1])
                 self._wrap(path, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
             else:
-                width = last[-1].turned[1]
+                width = self._entering(last[-1])
                 self._wrap(path, lambda m: Entered(m, norm_of(kind, width, axis)), done, what)
 
     def _coefficients(self, branch: Residual, form: Form, done: Counter[str]) -> None:
@@ -359,7 +359,7 @@ class _Work:
         if branch.learned:
             self.left.append(f"'{branch.path}' has a learned multiplier already")
             return
-        width = next((w.turned[0] for w in reversed(branch.weights) if w.last), 1)
+        width = next((self._leaving(w) for w in reversed(branch.weights) if w.last), 1)
         axis = self._axis(branch)
         self._end(
             branch,
@@ -437,6 +437,14 @@ class _Work:
         outer = weight.owner.rpartition(".")[0]
         attention = isinstance(self.modules.get(outer), nn.MultiheadAttention)
         return outer if attention else weight.owner
+
+    def _entering(self, weight: Weight) -> int:
+        """Channels that enter the layer, of all groups."""
+        return int(getattr(self.modules.get(weight.owner), "in_channels", weight.turned[1]))
+
+    def _leaving(self, weight: Weight) -> int:
+        """Channels that leave the layer, of all groups."""
+        return int(getattr(self.modules.get(weight.owner), "out_channels", weight.turned[0]))
 
     def _leaf(self, path: str) -> bool:
         return bool(path) and not any(True for _ in self.modules[path].children())

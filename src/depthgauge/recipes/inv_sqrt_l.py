@@ -105,8 +105,8 @@ INV_SQRT_L = Recipe(
     ),
     _REFERENCE,
     _multiplied,
-    judgement="He inside, as the paper's theory has it; the authors' last code leaves PyTorch's "
-    "default",
+    judgement="He inside: for ReLU that is the edge of chaos on which the authors' earlier code "
+    "draws; their later code leaves PyTorch's default",
 )
 
 INV_SQRT_L_INIT = Recipe(

@@ -1,4 +1,4 @@
-"""Zero gamma (Goyal et al., "Accurate, Large Minibatch SGD", arXiv 1706.02677, section 5.1).
+"""Zero gamma (Goyal et al., "Accurate, Large Minibatch SGD", arXiv 1706.02677).
 
     h = h + gamma * (x - mean) / std + beta,  gamma = 0 at the start
 
@@ -52,6 +52,6 @@ ZERO_GAMMA = Recipe(
         "inside branches the gradient of the first step is zero by design",
         "a pre-activation block ends with a weight, and has no such norm",
     ),
-    "Goyal et al., arXiv 1706.02677, section 5.1",
+    "Goyal et al., arXiv 1706.02677",
     _plan,
 )

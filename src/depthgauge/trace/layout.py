@@ -19,7 +19,7 @@ from depthgauge.equation.nodes import LearnedScalar
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, analyse
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
-from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.graph import Graph, Value, common_path
 from depthgauge.trace.heads import ROLES, projections
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
@@ -206,8 +206,10 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             for step in block
             if step.link
         }
-        for link in track.stream.links:
+        listed = _listed([graph.path(link.merge.value) for link in track.stream.links])
+        for k, link in enumerate(track.stream.links):
             place, step = places[link.merge.value]
+            place = listed[k] if listed else place
             read = _read(step, len(link.branches))
             for branch, form in zip(link.branches, read, strict=True):
                 inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
@@ -239,6 +241,23 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         tuple(path for path, p in parameters.items() if p.numel() == 1),
         tuple(dict.fromkeys(graph.path(i) for i in idle)),
     )
+
+
+def _listed(paths: Sequence[str]) -> list[int]:
+    """The block of each sum, from 1, where the blocks are the modules of one list, ``h.0``,
+    ``h.1``, ..., with as many sums in each and no other list inside. Else none: there steps that
+    repeat are blocks, though equal steps of one block look like several."""
+    shared = common_path(paths)
+    rest = [path[len(shared) :].strip(".").split(".") for path in paths]
+    if not all(parts[0].isdecimal() for parts in rest):
+        return []
+    if any(part.isdecimal() for parts in rest for part in parts[1:]):
+        return []
+    numbers = [int(parts[0]) for parts in rest]
+    if numbers != sorted(numbers) or len(set(Counter(numbers).values())) != 1:
+        return []
+    order = {number: k for k, number in enumerate(dict.fromkeys(numbers), 1)}
+    return [order[number] for number in numbers]
 
 
 @dataclass(frozen=True)
