@@ -54,6 +54,6 @@ INV_SQRT2 = Recipe(
     ),
     "Gehring et al., arXiv 1705.03122; Balduzzi et al., arXiv 1702.08591",
     _plan,
-    judgement="initialisers stay as they are: the rule wants branches of unit gain and says "
-    "nothing of how. It is taken from its use, the papers' text was not confirmed",
+    judgement="initialisers stay as they are: the rule wants branches of unit gain and does not "
+    "say how. It is taken from its use, the papers' text was not confirmed",
 )
