@@ -18,7 +18,11 @@ OPTIONS = {
     "--draws --dtype --examples --exclude --help --include --init --input --instruments --json "
     "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens "
     "--until --width",
-    "audit": "--arg --debug --help --input --json --output --quiet --recipe --seed",
+    "recipes": "--debug --help --json",
+    "audit": "--arg --debug --depth --help --init --input --json --output --quiet --recipe --seed "
+    "--width",
+    "compare": "--arg --batch --debug --depth --depths --help --init --input --json --output "
+    "--quiet --recipes --scalar --seed --size --tokens --width",
 }
 
 

@@ -78,6 +78,13 @@ def test_a_recipe_that_does_not_cover_the_network_has_a_row_that_says_so() -> No
         compare("h + W(h)", ["hee"], depth=2, width=8)
 
 
+def test_a_depth_that_a_recipe_does_not_cover_is_left_out() -> None:
+    found = compare("W(relu(h))", ["he"], depth=4, width=8, batch=4, seed=0)
+    assert list(found.rows[0].updates) == [1, 2, 4]
+    assert list(found.rows[1].updates) == [2, 4]
+    assert "no weight layer was found" in found.rows[1].reasons["updates at depth 1"]
+
+
 def test_modules_are_compared_too() -> None:
     found = compare(lambda depth, seed: mlp(), ["rezero"], depth=DEPTH, seed=0, depths=(DEPTH,))
     row = found.rows[1]

@@ -347,8 +347,12 @@ def _row(
     updates: dict[int, list[float]] = {}
     of_weights: dict[int, list[float]] = {}
     for at in depths:
-        for seed, made in zip(seeds, built, strict=True):
-            network = made if at == depth else build(recipe, at, seed)
+        try:
+            networks = built if at == depth else [build(recipe, at, seed) for seed in seeds]
+        except NetworkError as error:  # one layer alone may be what the rule leaves out
+            reasons[f"updates at depth {at}"] = str(error)
+            continue
+        for seed, network in zip(seeds, networks, strict=True):
             moved = functional_step(network.model, network.batch, seed, network.rates)
             updates.setdefault(at, []).append(moved.all)
             of_weights.setdefault(at, []).append(moved.weights)
