@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["recipes"]
 
-_TIERS = {
-    1: "initialisers and forms of any deep network",
-    2: "what Transformers are trained with",
-    3: "the rest",
-}
-
 
 def recipes(
     name: Annotated[
@@ -36,7 +30,7 @@ def recipes(
     if json:
         say(as_json({"recipes": [_document(recipe) for recipe in chosen]}))
     elif name is None:
-        screen(lambda console: _list(chosen, console))
+        screen(_list)
     else:
         screen(lambda console: _explain(chosen[0], console))
     return 0
@@ -55,19 +49,18 @@ def _document(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _list(chosen: list[Recipe], console: Console) -> None:
+def _list(console: Console) -> None:
+    from depthgauge.recipes.registry import GROUPS
     from depthgauge.report.tables import Column, plain, print_table
 
-    for tier, words in _TIERS.items():
-        rows = [recipe for recipe in chosen if recipe.tier == tier]
-        if not rows:
-            continue
+    width = max(len(recipe.name) for group in GROUPS.values() for recipe in group)
+    for words, group in GROUPS.items():
         plain(console, words, "bold")
         print_table(
             console,
             [
-                Column("recipe", [recipe.name for recipe in rows], right=False),
-                Column("needs", [recipe.needs for recipe in rows], right=False, wraps=True),
+                Column("recipe", [recipe.name.ljust(width) for recipe in group], right=False),
+                Column("needs", [recipe.needs for recipe in group], right=False, wraps=True),
             ],
         )
         plain(console)

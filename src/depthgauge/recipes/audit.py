@@ -43,7 +43,7 @@ from depthgauge.recipes.rules import (
 from depthgauge.trace.layout import Layout, Residual, layout
 from depthgauge.trace.measuring import measure_module
 
-__all__ = ["Audit", "Finding", "audit", "held"]
+__all__ = ["Audit", "Finding", "audit", "counted_finding", "held"]
 
 #: Whose root mean square no chance enters, and how far it may lie from the recipe's (bfloat16).
 _EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
@@ -126,7 +126,7 @@ def audit(
     plan = rules.plan(found)
     findings = list(held(model, found, plan))
     if rules.measured is not None:
-        findings += [_count(count) for count in rules.measured(model, batch)]
+        findings += [counted_finding(count) for count in rules.measured(model, batch)]
     if plan.silent:
         findings.append(_silent(model, batch))
     if plan.wakes:
@@ -150,15 +150,15 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         bare = [weight for weight in plan.biased if not weight.bias]
         why = f"'{bare[0].path}' has none" if bare else ""
         have = len(plan.biased) - len(bare)
-        yield _count(Count("weight layers with a bias", have, len(plan.biased), why))
+        yield counted_finding(Count("weight layers with a bias", have, len(plan.biased), why))
     if plan.everywhere is not None:
         others = [norm for norm in found.every if norm.kind != plan.everywhere]
         why = f"{plan.everywhere} takes their place"
-        yield _count(Count("norms of another kind", len(others), 0, why))
+        yield counted_finding(Count("norms of another kind", len(others), 0, why))
     if plan.final is not None and found.ends:
         yield _final(found, plan)
     for count in (*counted(found, plan), *plan.counts):
-        yield _count(count)
+        yield counted_finding(count)
 
 
 # ------------------------------------------------------------------------------- weights
@@ -404,7 +404,7 @@ def _forms(
             ("branches with a scalar multiplier",
              sum(branch.multipliers > 0 for branch in shifted), len(shifted)),
         ):  # fmt: skip
-            yield _count(Count(what, number, of))
+            yield counted_finding(Count(what, number, of))
 
 
 def _weighed(steps: Sequence[_Step]) -> Finding:
@@ -536,7 +536,8 @@ def _gains(
 # -------------------------------------------------------------------------------- counts
 
 
-def _count(count: Count) -> Finding:
+def counted_finding(count: Count) -> Finding:
+    """What was counted against what was to be there, as a finding."""
     if count.expected:
         said = f"{count.found} of {count.expected} {count.what}"
         said += f": {count.why}" if count.why and count.found < count.expected else ""

@@ -14,7 +14,7 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.jsonable import jsonable
-from depthgauge.recipes.audit import Finding, held
+from depthgauge.recipes.audit import Finding, counted_finding, held
 from depthgauge.recipes.registry import RECIPES
 from depthgauge.recipes.rules import Recipe
 from depthgauge.trace.layout import Layout, layout
@@ -87,16 +87,19 @@ def guess(model: nn.Module, batch: Any) -> Guess:
     Raises NetworkError for what cannot be run, ModelError when the model raises.
     """
     found = layout(model, batch)
-    candidates = [c for r in RECIPES.values() if (c := _candidate(model, found, r)) is not None]
+    every = (_candidate(model, batch, found, recipe) for recipe in RECIPES.values())
+    candidates = [candidate for candidate in every if candidate is not None]
     candidates.sort(key=lambda c: (c.agrees, c.initialises, c.share, c.evidence), reverse=True)
     return Guess(found.L, found.m, tuple(candidates))
 
 
-def _candidate(model: nn.Module, found: Layout, recipe: Recipe) -> Candidate | None:
+def _candidate(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candidate | None:
     try:
         plan = recipe.plan(found)
     except NetworkError:
         return None
     findings = tuple(held(model, found, plan))
+    if recipe.measured is not None and all(finding.holds for finding in findings):
+        findings = (*findings, *map(counted_finding, recipe.measured(model, batch)))
     initialises = any(rule.targets for rule in plan.rules)
     return Candidate(recipe, findings, initialises) if findings else None

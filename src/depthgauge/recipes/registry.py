@@ -36,11 +36,11 @@ from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 from depthgauge.recipes.zero_gamma import ZERO_GAMMA
 
-__all__ = ["RECIPES", "recipe_named"]
+__all__ = ["GROUPS", "RECIPES", "recipe_named"]
 
-RECIPES: Final[dict[str, Recipe]] = {
-    recipe.name: recipe
-    for recipe in (
+#: By what they need of a network.
+GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
+    "weight layers of any network": (
         XAVIER,
         HE,
         LECUN,
@@ -48,6 +48,9 @@ RECIPES: Final[dict[str, Recipe]] = {
         DELTA_ORTHOGONAL,
         LSUV,
         WEIGHT_NORM,
+        SIGMA_REPARAM,
+    ),
+    "residual branches, which a number or their weights make small": (
         INV_SQRT2,
         INV_SQRT_L,
         INV_SQRT_L_INIT,
@@ -55,24 +58,25 @@ RECIPES: Final[dict[str, Recipe]] = {
         FIXUP,
         SKIPINIT,
         REZERO,
-        ZERO_GAMMA,
         NFNET,
+    ),
+    "residual branches and norms": (
         *PLACEMENTS,
-        DEEPNORM,
-        DEEPSCALELM,
-        DYT,
-        GPT2,
+        ZERO_GAMMA,
         LAYERSCALE,
-        T_FIXUP,
+        DEEPNORM,
         ADMIN,
         ADMIN_CONSTANT,
         SUB_LN,
         LAYERNORM_SCALING,
         MIX_LN,
-        SMALLINIT,
+        DYT,
         DERF,
-        SIGMA_REPARAM,
-    )
+    ),
+    "a Transformer": (GPT2, T_FIXUP, DEEPSCALELM, SMALLINIT),
+}
+RECIPES: Final[dict[str, Recipe]] = {
+    recipe.name: recipe for group in GROUPS.values() for recipe in group
 }
 
 
