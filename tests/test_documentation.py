@@ -41,7 +41,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(toml)
     (tmp_path / "my_model.py").write_text(blocks(README, "python")[0])
     commands = [line for line in README.splitlines() if line.startswith("depthgauge ")]
-    assert len(commands) == 9
+    assert len(commands) == 12
     for command in commands:
         if "package.module" in command:  # stands for a package of the reader's
             continue
@@ -51,7 +51,8 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
             program, cwd=tmp_path, capture_output=True, text=True, check=False, env=ENVIRONMENT
         )
         assert done.returncode == 0, done.stderr
-        assert "blocks" in done.stdout or '"sites"' in done.stdout
+        words = ("blocks", '"sites"', "reference: ", "audit: ", "step ~ L^")
+        assert any(word in done.stdout for word in words)
 
 
 def test_the_equation_of_the_readme_is_what_its_model_gives(tmp_path: Path) -> None:
