@@ -26,7 +26,7 @@ from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.merges import local
-from depthgauge.trace.reductions import Numbers, numbers, of_branch, sample
+from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
 
 __all__ = ["Readings"]
@@ -112,6 +112,8 @@ class Readings:
         self._alias: dict[int, int] = {}  # root of a skip -> the view of it that was read
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
+        self._small = Together(self._state, self.states)
+        self._small_back = Together(self._gradient, self.gradients)
         self._parts = {
             part: (table, [(part, name) for name in names])
             for part, table, names in (
@@ -292,7 +294,10 @@ class Readings:
         if index not in self.states:
             if not x.is_floating_point() or not x.numel():
                 return
-            self.states[index] = numbers(x, self._state, self.examples)
+            if self._small.takes(x):
+                self._small.add(index, x)
+            else:
+                self.states[index] = numbers(x, self._state, self.examples)
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self.edges:
             node = x.grad_fn
@@ -303,7 +308,10 @@ class Readings:
         if g is None:  # nothing came back along this path
             return
         start = perf_counter()
-        self.gradients[index] = numbers(g, self._gradient)
+        if self._small_back.takes(g):
+            self._small_back.add(index, g)
+        else:
+            self.gradients[index] = numbers(g, self._gradient)
         self.own += perf_counter() - start
 
     @property
@@ -328,6 +336,8 @@ class Readings:
     def finish(self) -> None:
         """Let autograd's graph go, and fetch what stayed on a device, all in one transfer."""
         self.edges.clear()
+        self._small.end()
+        self._small_back.end()
         held = [
             (table, key)
             for table in (self.states, self.gradients, self.branches)
