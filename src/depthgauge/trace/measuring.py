@@ -69,11 +69,15 @@ def measure_module(
     model, notes = unwrapped(model)
     branches = any("branch" in QUANTITIES[q].roles for q in quantities)
     readings = Readings(statistics["state"], statistics["gradient"], statistics["gate"], branches)
+    given = Given(model, batch, loss, seeds[0], *aims)
+
+    def found() -> Profile:
+        traced = _measured(given, readings, quantities, wanted, notes, name)
+        groups = (subjects(given, traced.passed, traced.analysis, traced.rows) for _ in seeds)
+        return deepened(traced.profile, groups, quantities, effort)
+
     with quiet():
-        found = _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
-        given = Given(model, batch, loss, seeds[0], *aims)
-        groups = (subjects(given, found.passed, found.analysis, found.rows) for _ in seeds)
-        return deepened(found.profile, groups, quantities, effort)
+        return found()  # the graph is gone before there is a collection that would look through it
 
 
 def followed(
@@ -83,8 +87,8 @@ def followed(
     model, notes = unwrapped(model)
     with quiet():
         readings = Readings([], [], [], False)
-        found = _measured(model, batch, loss, seed, readings, (), lambda path: True, notes, "")
         given = Given(model, batch, loss, seed)
+        found = _measured(given, readings, (), lambda path: True, notes, "")
         return subjects(given, found.passed, found.analysis, found.rows)
 
 
@@ -99,10 +103,7 @@ class _Traced:
 
 
 def _measured(
-    model: nn.Module,
-    batch: Any,
-    loss: Callable[..., Any] | None,
-    seed: int,
+    given: Given,
     readings: Readings,
     quantities: tuple[str, ...],
     wanted: Callable[[str], bool],
@@ -110,7 +111,8 @@ def _measured(
     name: str,
 ) -> _Traced:
     start = perf_counter()
-    passed = run(model, batch, loss, readings, seed)
+    model, batch = given.model, given.batch
+    passed = run(model, batch, given.loss, readings, given.seed)
     held = passed.held
     analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
     graph = passed.graph
@@ -140,7 +142,7 @@ def _measured(
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
         dtype=_dtype(held, batch),
         batch=examples(batch),
-        seeds=(seed,),
+        seeds=(given.seed,),
         seed_axis=False,
         sites=tuple(row.site for row in rows),
         columns=columns,
