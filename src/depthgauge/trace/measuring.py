@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,10 +117,9 @@ def _measured(
     analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
     graph = passed.graph
     every = _rows(analysis, readings, passed)
-    rows = [row for row in every if wanted(row.site.path)]
+    rows = [row for row in every if wanted(row.path)]
     filtered = len(rows) < len(every)
-    rows = [_Row(_numbered(row.site, i), row.numbers, row.key) for i, row in enumerate(rows)]
-    columns = _columns(rows, quantities)
+    columns = _columns(rows, readings, quantities)
     positions = any(len(graph.values[i].shape) == 3 for t in analysis.tracks for i in t.states)
     solitary = alone(examples(batch), positions)
     for q in solitary:
@@ -136,7 +135,7 @@ def _measured(
     profile = Profile(
         target=name or type(model).__name__,
         equation=_equation(analysis),
-        depth=max((row.site.block for row in rows), default=0),
+        depth=rows[-1].block if rows else 0,
         width=_width(analysis, first.shape),
         branches=sum(len(track.stream.branches) for track in analysis.tracks),
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
@@ -144,7 +143,7 @@ def _measured(
         batch=examples(batch),
         seeds=(given.seed,),
         seed_axis=False,
-        sites=tuple(row.site for row in rows),
+        sites=tuple([Site(i, row.block, row.path, row.role) for i, row in enumerate(rows)]),
         columns=columns,
         settings={
             "mode": "train" if model.training else "eval",
@@ -165,7 +164,7 @@ def _measured(
         disagreements=tuple(analysis.disagreements),
         overhead=(perf_counter() - start) / max(passed.theirs, 1e-9),
     )
-    at = {row.key: row.site.index for row in rows if row.key}
+    at = {row.key: i for i, row in enumerate(rows) if row.key}
     return _Traced(profile, passed, analysis, at)
 
 
@@ -189,22 +188,19 @@ def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]
     return wanted
 
 
-#: Of each statistic of each part, the quantity that it is.
-_QUANTITY: Final = {key: name for name, key in PARTS.items()}
-
 # --------------------------------------------------------------------------------- sites
 
 
 @dataclass(slots=True)
 class _Row:
-    site: Site
-    numbers: Mapping[tuple[str, str], float]  # by part and statistic
+    """A site to be; ``numbers`` are those of each part, in the order of ``Readings.names``."""
+
+    block: int
+    path: str
+    role: str
+    numbers: tuple[tuple[str, Sequence[float]], ...]
     #: The role, its track, and the value of a state of a stream or the last term of a branch.
     key: tuple[str, int, int] | None = None
-
-
-def _numbered(site: Site, index: int) -> Site:
-    return Site(index, site.block, site.path, site.role)
 
 
 def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
@@ -226,8 +222,8 @@ def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
                 rows.append(_state(analysis, readings, step.after, block, t))
                 ends.append((step.after, block))
     rows += _loose(analysis, readings, placed, sorted(ends))
-    order = sorted(range(len(rows)), key=lambda k: (rows[k].site.block, k))
-    return [rows[k] for k in order]
+    rows.sort(key=lambda row: row.block)
+    return rows
 
 
 def _step(
@@ -249,9 +245,9 @@ def _step(
         for i in _sums(analysis, step.link):
             if i in readings.branches:
                 branch = _added(step.link, i)
-                site = Site(0, block, branch.path, "branch")
                 key = ("branch", t, max(branch.terms))
-                at.append((i, _Row(site, readings.found("branch", i), key)))
+                found = readings.found(i, "branch")
+                at.append((i, _Row(block, branch.path, "branch", found, key)))
     for i in analysis.tracks[t].inside:
         if i in between:
             at.append((i, _state(analysis, readings, i, block)))
@@ -281,9 +277,8 @@ def _state(
     """The state at value ``i``; ``track`` is the place of the stream that it is a state of."""
     at = readings.place(i)
     path = _place(analysis, i)
-    numbers = readings.found("state", at) | readings.found("gradient", at)
     key = None if track is None else ("state", track, i)
-    return _Row(Site(0, block, path, "state"), numbers, key)
+    return _Row(block, path, "state", readings.found(at, "state", "gradient"), key)
 
 
 def _place(analysis: Analysis, i: int) -> str:
@@ -306,8 +301,7 @@ def _activation(analysis: Analysis, readings: Readings, i: int, block: int) -> _
         seen.kind.replace("_", "")
     ):
         path = f"{path}.{seen.kind}".lstrip(".")  # called as a function in this module
-    numbers = {("gate", k): v for k, v in seen.statistics.items()}
-    return _Row(Site(0, block, path, "activation"), numbers)
+    return _Row(block, path, "activation", readings.found(i, "gate"))
 
 
 def _loose(
@@ -317,24 +311,30 @@ def _loose(
     rows = []
     live = analysis.graph.live
     for i in sorted(set(readings.activations) - placed):
-        if i in live and readings.activations[i].statistics:
+        if i in live and readings.found(i, "gate"):
             block = next((b for value, b in ends if value > i), ends[-1][1] if ends else 0)
             rows.append(_activation(analysis, readings, i, block))
     return rows
 
 
-def _columns(rows: Sequence[_Row], quantities: Sequence[str]) -> dict[str, Column]:
-    found: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in quantities}
-    for row in rows:
-        for key, number in row.numbers.items():
-            if (column := found.get(_QUANTITY[key])) is not None:
-                column[0].append(row.site.index)
-                column[1].append(number)
-    return {
-        name: Column(tuple(places), np.array(numbers, dtype=np.float64).reshape(-1, 1))
-        for name, (places, numbers) in found.items()
-        if places
-    }
+def _columns(
+    rows: Sequence[_Row], readings: Readings, quantities: Sequence[str]
+) -> dict[str, Column]:
+    places: dict[str, list[int]] = {}
+    numbers: dict[str, list[Sequence[float]]] = {}
+    for i, row in enumerate(rows):
+        for part, found in row.numbers:
+            places.setdefault(part, []).append(i)
+            numbers.setdefault(part, []).append(found)
+    at = {part: tuple(each) for part, each in places.items()}
+    tables = {part: np.array(each, dtype=np.float64) for part, each in numbers.items()}
+    columns = {}
+    for name in quantities:
+        part, statistic = PARTS[name]
+        if part in tables:
+            place = readings.names[part].index(statistic)
+            columns[name] = Column(at[part], tables[part][:, place, None].copy())
+    return columns
 
 
 def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row], filtered: bool) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -78,13 +78,12 @@ class _Fused:
 
 @dataclass(slots=True)
 class Activation:
-    """One activation: the value that it made, its name with options, its statistics."""
+    """One activation: the value that it made, the call that it was made in, name and options."""
 
     value: int
     call: int
     kind: str
     options: dict[str, Any]
-    statistics: dict[str, float] = field(default_factory=dict)
 
 
 class Readings:
@@ -100,6 +99,7 @@ class Readings:
         self.states: dict[int, Numbers] = {}
         self.gradients: dict[int, Numbers] = {}
         self.branches: dict[int, Numbers] = {}
+        self.gates: dict[int, Numbers] = {}
         self.activations: dict[int, Activation] = {}
         self.composites: dict[int, tuple[str, dict[str, Any]] | None] = {}
         self.own = 0.0
@@ -114,14 +114,17 @@ class Readings:
         self._gates, self._branches = tuple(gates), branches
         self._small = Together(self._state, self.states)
         self._small_back = Together(self._gradient, self.gradients)
-        self._parts = {
-            part: (table, [(part, name) for name in names])
-            for part, table, names in (
-                ("state", self.states, self._state),
-                ("gradient", self.gradients, self._gradient),
-                ("branch", self.branches, ("rms", "ratio", "cosine")),
-            )
+        #: The statistics of each part, in the order in which they are found.
+        self.names: dict[str, tuple[str, ...]] = {
+            "state": self._state,
+            "gradient": self._gradient,
+            "branch": ("rms", "ratio", "cosine"),
+            "gate": self._gates,
         }
+        self._tables = {
+            "state": self.states, "gradient": self.gradients, "branch": self.branches,
+            "gate": self.gates,
+        }  # fmt: skip
         self._roles: Roles | None = None  # both from ``begin``
         self._graph: Graph | None = None
 
@@ -246,7 +249,7 @@ class Readings:
             else:
                 kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
                 rule = _by_autograd(value.name, lambda z: call(z, *args, **kwargs))
-            self._gate(made, rule, seen, y, self._axis(value))
+            self.gates[value.index] = self._gate(rule, seen, y, self._axis(value))
         self.activations[value.index] = made
 
     def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
@@ -256,6 +259,7 @@ class Readings:
             inner = [i for i, found in self.activations.items() if found.call == call]
             for i in inner:
                 del self.activations[i]
+                self.gates.pop(i, None)
             if kind is None and not inner:
                 return
             index = y.__dict__["_depthgauge_value"][1]
@@ -263,17 +267,19 @@ class Readings:
             made = Activation(index, call, name, options)
             if self._gates and self._graph is not None:
                 rule = gate(*kind) if kind else _by_autograd(name, module.forward)
-                self._gate(made, rule, z.detach(), y, self._axis(self._graph.values[index]))
+                axis = self._axis(self._graph.values[index])
+                self.gates[index] = self._gate(rule, z.detach(), y, axis)
             self.activations[index] = made
 
-    def _gate(self, made: Activation, rule: Gate, z: Tensor, y: Tensor, axis: int) -> None:
+    def _gate(self, rule: Gate, z: Tensor, y: Tensor, axis: int) -> list[float]:
         """Shares and quantiles over a sample of the pre-activations; dead units over all."""
         y = y.detach()
         part = [rivers.wide(sample(x, x.reshape(-1))) for x in (z, y)]
         some = [name for name in self._gates if name != "dead"]
-        made.statistics = gates.of_one(some, rule, *part) if some else {}
+        found = gates.of_one(some, rule, *part) if some else {}
         if "dead" in self._gates:
-            made.statistics["dead"] = _dead(rule, rivers.wide(z), rivers.wide(y), axis)
+            found["dead"] = _dead(rule, rivers.wide(z), rivers.wide(y), axis)
+        return [found[name] for name in self._gates]
 
     def _axis(self, value: Value) -> int:
         """Where the units are, from the right: the channels of a convolution, or the last axis."""
@@ -324,14 +330,16 @@ class Readings:
         """The value at which the state of value ``index`` was read."""
         return index if index in self.states else self._alias.get(index, index)
 
-    def found(self, part: str, index: int) -> dict[tuple[str, str], float]:
-        """What was read of a ``"state"``, ``"gradient"`` or ``"branch"``, by part and statistic."""
-        table, keys = self._parts[part]
-        found = table.get(index)
-        if found is None:
-            return {}
-        assert not isinstance(found, Tensor)
-        return dict(zip(keys, found, strict=True))
+    def found(self, index: int, *parts: str) -> tuple[tuple[str, Sequence[float]], ...]:
+        """What was read at a value of some of the parts ``"state"``, ``"gradient"``, ``"branch"``
+        and ``"gate"``: of each that was, the numbers under its ``names``."""
+        out: list[tuple[str, Sequence[float]]] = []
+        for part in parts:
+            found = self._tables[part].get(index)
+            assert not isinstance(found, Tensor)
+            if found:
+                out.append((part, found))
+        return tuple(out)
 
     def finish(self) -> None:
         """Let autograd's graph go, and fetch what stayed on a device, all in one transfer."""

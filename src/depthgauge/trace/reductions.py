@@ -121,7 +121,8 @@ class Together:
                     0.0 if math.isfinite(top) else rivers.nonfinite(x[i, None])[0]
                     for i, top in enumerate(found["max"])
                 ]
-        self._table.update(zip(batch.keys, zip(*map(found.get, self._names)), strict=True))
+        rows = zip(*(found[name] for name in self._names), strict=True)
+        self._table.update(zip(batch.keys, rows, strict=True))
         batch.keys.clear()
 
 
