@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import Node
 from torch.nn import functional as F
 
 from depthgauge.instruments import gates, rivers
@@ -29,7 +29,7 @@ from depthgauge.trace.merges import local
 from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
 
-__all__ = ["Readings"]
+__all__ = ["Edge", "Readings"]
 
 #: Options of PyTorch's activations: (the language's name, PyTorch's, the default), in order.
 _OPTIONS: Final[dict[str, tuple[tuple[str, str, Any], ...]]] = {
@@ -56,6 +56,9 @@ _KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("leaky_relu", {"slope": 0.01}),
     ("softplus", {"beta": 1.0}),
 )
+
+#: Where a gradient comes by: a node and the place of its output, or at a leaf None and the leaf.
+Edge = tuple[Node | None, int | Tensor]
 
 #: Tensors held at once between two merges.
 _RECENT: Final = 12
@@ -105,7 +108,7 @@ class Readings:
         self.own = 0.0
         self.examples = 1  # in the batch
         #: Where on autograd's graph the gradients that are read come by, by value.
-        self.edges: dict[int, GradientEdge | Tensor] = {}
+        self.edges: dict[int, Edge] = {}
         self._merged = False  # whether a merge was met
         #: Values just made, with their tensors and versions: held until the next merge.
         self._recent: dict[int, tuple[Tensor, int]] = {}
@@ -307,7 +310,7 @@ class Readings:
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self.edges:
             node = x.grad_fn
-            self.edges[index] = x if node is None else GradientEdge(node, x.output_nr)
+            self.edges[index] = (None, x) if node is None else (node, x.output_nr)
             x.register_hook(partial(self._back, index))  # type: ignore[no-untyped-call]
 
     def _back(self, index: int, g: Tensor | None) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
@@ -28,7 +28,7 @@ from depthgauge.trace.backward import gradients
 from depthgauge.trace.batches import call, examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import Inventory, inventory
-from depthgauge.trace.readings import Readings
+from depthgauge.trace.readings import Edge, Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
@@ -446,7 +446,7 @@ def _backward(
     else:
         blind = any(value.blind for value in graph.values)
         # What was written over may be missed by a backward pass, which has to be seen to fail.
-        below = None if blind or recorder.wrote else _survey(total, readings.edges)
+        below = None if blind or recorder.wrote else _survey(total, readings.edges.values())
         try:
             if below is not None and below.first and not below.own:
                 reached = below.leaves
@@ -486,41 +486,64 @@ class _Below:
     own: bool
 
 
-def _survey(total: Tensor, read: Mapping[int, GradientEdge | Tensor]) -> _Below:
+def _survey(total: Tensor, read: Iterable[Edge]) -> _Below:
     """What a backward pass will meet; ``read`` are the states whose gradients are wanted.
 
     The gradient at the first of them needs that of all others, and of no weight: a backward pass
     to there costs about half of one that a step needs.
     """
-    at: dict[Any, list[GradientEdge | Tensor]] = {}
-    for edge in read.values():
-        at.setdefault(id(edge) if isinstance(edge, Tensor) else edge.node, []).append(edge)
-    below: dict[Any, Sequence[Any]] = {}
+    at: dict[Any, list[Edge]] = {}
+    for edge in read:
+        node, x = edge
+        at.setdefault(id(x) if node is None else node, []).append(edge)
+    leaves: set[int] = set()
+    first: list[Edge] = []
     met: dict[Any, bool] = {}  # whether a state that was read stands at a node or below it
-    found = _Below(set(), [], False)
+    below: dict[Any, list[Any]] = {}
+    leaf: dict[type, bool] = {}  # of each kind of node, whether it holds a leaf
     todo: list[Any] = [total.grad_fn]
     while todo:
         node = todo[-1]
         if (inputs := below.get(node)) is None:
-            inputs = below[node] = [n for n, _ in node.next_functions if n is not None] or _NONE
-            if fresh := [n for n in inputs if n not in below]:
-                todo += fresh
+            inputs = below[node] = []
+            fresh = len(todo)
+            for n, _ in node.next_functions:
+                if n is not None:
+                    inputs.append(n)
+                    if n not in below:
+                        todo.append(n)
+            if len(todo) > fresh:
                 continue
         todo.pop()
-        if node not in met:
-            states = at.get(node, _NONE)
-            if not inputs and (leaf := getattr(node, "variable", None)) is not None:
-                found.leaves.add(id(leaf))
-                states = at.get(id(leaf), states)
-            met[node] = any(met[n] for n in inputs)
-            if states and not met[node]:
-                found.first += states
-                met[node] = True
-    found.own = any(issubclass(kind, BackwardCFunction) for kind in set(map(type, below)))
-    return found
+        if node in met:
+            continue
+        found = False
+        for n in inputs:
+            if met[n]:
+                found = True
+                break
+        states = at.get(node)
+        if not inputs:
+            kind = type(node)
+            if (holds := leaf.get(kind)) is None:
+                holds = leaf[kind] = hasattr(node, "variable")
+            if holds:
+                number = id(node.variable)
+                leaves.add(number)
+                states = at.get(number, states)
+        if states and not found:
+            first += states
+            found = True
+        met[node] = found
+    own = any(issubclass(kind, BackwardCFunction) for kind in set(map(type, below)))
+    return _Below(leaves, [_gradient_at(*edge) for edge in first], own)
 
 
-_NONE: Final[tuple[Any, ...]] = ()
+def _gradient_at(node: Node | None, x: int | Tensor) -> GradientEdge | Tensor:
+    if isinstance(x, Tensor):
+        return x
+    assert node is not None
+    return GradientEdge(node, x)
 
 
 def _whole(
