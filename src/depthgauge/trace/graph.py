@@ -160,10 +160,14 @@ class Graph:
 
 def common_path(paths: Iterable[str]) -> str:
     """The longest module path that begins all of them, ``""`` if there is none."""
-    split = [path.split(".") for path in set(paths)]
-    common = []
-    for words in zip(*split, strict=False):
-        if len(set(words)) > 1:
+    common: str | None = None
+    for path in paths:
+        if path == common:
+            continue
+        if common is None:
+            common = path
+        while common and common != path and not path.startswith(f"{common}."):
+            common = common.rpartition(".")[0]
+        if not common:
             break
-        common.append(words[0])
-    return ".".join(common)
+    return common or ""

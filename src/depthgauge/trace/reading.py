@@ -8,7 +8,6 @@ is never left out. Views, casts and dropout that is switched off say nothing and
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -113,15 +112,19 @@ class Reader:
         """
         region = _Region(self, before, after, foreign, branches, initial, end)
         key = region.key()
-        path = common_path(self.roles.graph.path(i) for i in region.inside if i <= region.end)
-        if key not in self._known:
+        values, calls = self.roles.values, self.roles.graph.calls
+        path = common_path([calls[values[i].call].path for i in region.inside if i <= region.end])
+        found = self._known.get(key)
+        if found is None:
             block = region.block()
-            self._known[key] = block, tuple(region.opaque), path
-        block, opaque, first = self._known[key]
+            found = self._known[key] = block, tuple(region.opaque), path
+        block, opaque, first = found
         # A region that reads like an earlier one hides the same, in its own modules.
         here = tuple(
-            (f"{path}{place[len(first) :]}" if place.startswith(first) else place, name)
-            for place, name in opaque
+            [
+                (f"{path}{place[len(first) :]}" if place.startswith(first) else place, name)
+                for place, name in opaque
+            ]
         )
         return Equation(block, path, here)
 
@@ -143,23 +146,22 @@ class _Region:
         self.branches, self.initial = branches, initial
         self.end = after if end < 0 else end
         self.reader, self.roles = reader, reader.roles
-        self.values, self.flow = reader.roles.values, reader.roles.flow
+        self.values = reader.roles.values
         self.before, self.after, self.foreign = before, after, foreign
         self.opaque: list[tuple[str, str]] = []
         self.inside = self._between()
         self._memo: dict[int, Value] = {}
         self._hidden: dict[int, tuple[str, set[int]]] = {}  # opaque value -> name, what it hides
-        self._uses: Counter[str] = Counter()
 
     def _between(self) -> set[int]:
         """The values that ``after`` was computed from, down to the state and the foreign ones."""
         values, before, initial, foreign = self.values, self.before, self.initial, self.foreign
-        ends = {before, initial, *foreign}
-        found = {self.after} - ends
-        todo = list(found)
+        ends = self.after in (before, initial) or self.after in foreign
+        todo = [] if ends else [self.after]
+        found = set(todo)
         while todo:
             for j in values[todo.pop()].inputs:
-                if j > before and j not in found and j not in ends:
+                if j > before and j != initial and j not in found and j not in foreign:
                     value = values[j]
                     if value.data and value.floating:
                         found.add(j)
@@ -195,25 +197,29 @@ class _Region:
         and the numbers that learned factors begin with."""
         order = sorted(self.inside)
         places = {i: k for k, i in enumerate(order)}
+        places[self.before] = -1
+        if self.initial >= 0:
+            places.setdefault(self.initial, -2)
         learned: dict[int, int] = {}
         values, calls = self.values, self.roles.graph.calls
         row: list[object] = [values[self.before].shape, len(self.branches)]
         for i in order:
             value = values[i]
-            row += (value.name, value.shape, value.item, calls[value.call].type, len(value.inputs))
-            for j in value.inputs:
+            inputs, args = value.inputs, value.args
+            row += (
+                value.name, value.shape, value.item, calls[value.call].type, len(inputs), len(args),
+            )  # fmt: skip
+            for j in inputs:
                 if (place := places.get(j)) is not None:
                     row.append(place)
-                elif j == self.before or j == self.initial:
-                    row.append(-1 if j == self.before else -2)
                 elif values[j].data:
                     row.append(self.foreign.get(j, j))
                 else:
                     row += (learned.setdefault(j, len(learned)), self._begins(value, j))
             # Numbers of values differ from region to region; how they hang together is above.
-            row.append(len(value.args))
-            for a in value.args:
-                row.append(_unnumbered(a) if type(a) in _COMPOUND else a)
+            for a in args:
+                kind = type(a)
+                row.append(None if kind is Ref else _unnumbered(a) if kind in _COMPOUND else a)
             for k, a in value.options.items():
                 row += (k, _unnumbered(a))
         try:
@@ -328,7 +334,9 @@ class _Region:
 
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
-        entering = sorted({j for k in members for j in self.flow[k] if self._carries(j)} - members)
+        entering = sorted(
+            {j for k in members for j in self.roles.flow[k] if self._carries(j)} - members
+        )
         return Opaque(name, tuple(self.value(j) for j in entering), self._layers(members))
 
     def _read(self, value: Traced) -> Value:
@@ -638,7 +646,7 @@ class _Region:
 # ------------------------------------------------------------------------------- helpers
 
 
-_COMPOUND: Final = (Ref, tuple, slice)
+_COMPOUND: Final = (tuple, slice)
 
 
 def _unnumbered(argument: Any) -> Any:
