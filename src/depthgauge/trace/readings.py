@@ -207,11 +207,14 @@ class Readings:
         # Held until the next merge, a few at a time: it may turn out to be where that one's skip
         # begins, or at last where the stream ends.
         recent = self._recent
-        follows = value.kind != "weights" and any(j in recent for j in value.inputs[:2])
-        if out.requires_grad and (follows or not self._merged):
-            recent[value.index] = (out, _version(out))
+        if out.requires_grad and (not self._merged or self._follows(value)):
+            recent[value.index] = (out, out._version)
             if len(recent) > _RECENT:
                 del recent[next(iter(recent))]
+
+    def _follows(self, value: Value) -> bool:
+        """Whether a value was made of one that was made a moment ago."""
+        return value.kind != "weights" and any(j in self._recent for j in value.inputs[:2])
 
     def ended(self) -> None:
         """The forward pass is over: what followed the last merge is read."""
