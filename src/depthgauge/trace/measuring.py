@@ -460,7 +460,7 @@ def _container(module: nn.Module) -> bool:
 def _width(analysis: Analysis, shape: tuple[int, ...]) -> int:
     if not shape:
         return 1
-    images = any(v.name == "conv2d" for v in analysis.graph.values) and len(shape) == 4
+    images = len(shape) == 4 and any(v.name == "conv2d" for v in analysis.graph.values)
     return int(shape[1] if images else shape[-1])
 
 
@@ -472,5 +472,5 @@ def _dtype(held: Inventory, batch: Any) -> str:
 
 
 def _device(held: Inventory) -> str:
-    devices = sorted({str(p.device) for _, p in held.parameters})
-    return ", ".join(devices) or "cpu"
+    devices = {p.device for _, p in held.parameters}
+    return ", ".join(sorted(map(str, devices))) or "cpu"

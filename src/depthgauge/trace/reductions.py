@@ -24,7 +24,7 @@ SAMPLE: Final = 2**13
 _QUANTILES: Final = list(rivers.QUANTILES)
 _FEW: Final = 2**14
 #: Elements of a small tensor, bytes of a batch of them, rows of it and shapes, at most.
-_SMALL, _BYTES, _ROWS, _SHAPES = 2**14, 2**20, 64, 8
+_SMALL, _BYTES, _ROWS, _SHAPES = 2**14, 2**21, 64, 4
 
 Numbers = Sequence[float] | Tensor
 
@@ -84,10 +84,11 @@ class Together:
     def add(self, key: int, x: Tensor) -> None:
         """Copy ``x``, as it is now; ``table[key]`` is empty until its batch is reduced."""
         batch = self._batches.get((x.shape, x.dtype)) or self._batch(x)
-        batch.rows[len(batch.keys)].copy_(x.detach())
-        batch.keys.append(key)
+        keys = batch.keys
+        batch.rows[len(keys)].copy_(x.detach() if x.requires_grad else x)
+        keys.append(key)
         self._table[key] = ()
-        if len(batch.keys) == len(batch.rows):
+        if len(keys) == len(batch.rows):
             self._reduce(batch)
 
     def _batch(self, x: Tensor) -> _Batch:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain as chained
 from time import perf_counter
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
 from depthgauge.network.chain import Chain, Kept, twice_differentiable
@@ -66,31 +67,32 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
             model = inner
         else:
             break
-    if any("_orig_mod" in m._modules for m in model.modules()):
+    every = list(model.modules())
+    if any("_orig_mod" in m._modules for m in every):
         notes.append("compiled submodules ran uncompiled: hooks do not fire in compiled code")
-    elif any(getattr(m, "_compiled_call_impl", None) for m in model.modules()):
+    elif any(getattr(m, "_compiled_call_impl", None) for m in every):
         notes.append("modules compiled in place ran uncompiled: hooks do not fire in compiled code")
     return model, notes
 
 
 def check(held: Inventory, batch: Any) -> None:
     """Refuse what cannot be run or measured, by name."""
-    tensors_held: list[tuple[str, str, Tensor]] = [
-        *((name, "parameter", t) for name, t in held.parameters),
-        *((name, "buffer", t) for name, t in held.buffers),
-    ]
-    for name, word, tensor in tensors_held:
-        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+    for place, (name, tensor) in enumerate(chained(held.parameters, held.buffers)):
+        lazy, meta = is_lazy(tensor), tensor.is_meta
+        if not (lazy or meta or tensor.is_complex()):
+            continue
+        word = "parameter" if place < len(held.parameters) else "buffer"
+        if lazy:
             raise NetworkError(
                 f"{word} '{name}' has no shape yet (a lazy module); run the model once on a batch "
                 f"before it is measured"
             )
-        if tensor.is_meta:
+        if meta:
             raise NetworkError(
                 f"{word} '{name}' is on the meta device, which holds no numbers; call "
                 f"model.to_empty(device='cpu') and initialise the model before it is measured"
             )
-        if tensor.is_complex() and word == "parameter":
+        if word == "parameter":
             raise NetworkError(
                 f"parameter '{name}' is complex ({tensor.dtype}); depthgauge measures real "
                 f"networks, so write real and imaginary part as two real tensors"
