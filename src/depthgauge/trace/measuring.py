@@ -286,6 +286,8 @@ def _place(analysis: Analysis, i: int) -> str:
     the module whose output it was made of."""
     graph = analysis.graph
     at = graph.values[i]
+    if path := graph.calls[at.call].path:
+        return path
     while not graph.path(at.index) and at.kind != "input":
         below = [j for j in at.inputs if graph.values[j].data]
         if not below:

@@ -306,9 +306,7 @@ class Readings:
         if index not in self.states:
             if not x.is_floating_point() or not x.numel():
                 return
-            if self._small.takes(x):
-                self._small.add(index, x)
-            else:
+            if not self._small.add(index, x):
                 self.states[index] = numbers(x, self._state, self.examples)
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self.edges:
@@ -320,9 +318,7 @@ class Readings:
         if g is None:  # nothing came back along this path
             return
         start = perf_counter()
-        if self._small_back.takes(g):
-            self._small_back.add(index, g)
-        else:
+        if not self._small_back.add(index, g):
             self.gradients[index] = numbers(g, self._gradient)
         self.own += perf_counter() - start
 

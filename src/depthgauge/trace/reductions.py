@@ -77,12 +77,11 @@ class Together:
         self._plain = bool(names) and {*names} <= {"rms", "mean", "max", "nonfinite"}
         self._batches: dict[tuple[torch.Size, torch.dtype], _Batch] = {}
 
-    def takes(self, x: Tensor) -> bool:
-        """Whether ``x`` is small and each of the statistics is one of many rows too."""
-        return self._plain and x.numel() <= _SMALL and x.is_cpu and type(x) is Tensor
-
-    def add(self, key: int, x: Tensor) -> None:
-        """Copy ``x``, as it is now; ``table[key]`` is empty until its batch is reduced."""
+    def add(self, key: int, x: Tensor) -> bool:
+        """Copy ``x`` as it is now, unless it is large or a statistic is none of many rows at once;
+        ``table[key]`` is empty until its batch is reduced."""
+        if not self._plain or x.numel() > _SMALL or not x.is_cpu or type(x) is not Tensor:
+            return False
         batch = self._batches.get((x.shape, x.dtype)) or self._batch(x)
         keys = batch.keys
         batch.rows[len(keys)].copy_(x.detach() if x.requires_grad else x)
@@ -90,6 +89,7 @@ class Together:
         self._table[key] = ()
         if len(keys) == len(batch.rows):
             self._reduce(batch)
+        return True
 
     def _batch(self, x: Tensor) -> _Batch:
         if len(self._batches) == _SHAPES:
@@ -99,7 +99,8 @@ class Together:
     def end(self) -> None:
         """Reduce what is left, and let the copies go."""
         for batch in self._batches.values():
-            self._reduce(batch)
+            if batch.keys:
+                self._reduce(batch)
         self._batches.clear()
 
     def _reduce(self, batch: _Batch) -> None:
