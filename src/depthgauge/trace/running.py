@@ -502,7 +502,6 @@ def _survey(total: Tensor, read: Iterable[Edge]) -> _Below:
     first: list[Edge] = []
     met: dict[Any, bool] = {}  # whether a state that was read stands at a node or below it
     below: dict[Any, list[Any]] = {}
-    leaf: dict[type, bool] = {}  # of each kind of node, whether it holds a leaf
     todo: list[Any] = [total.grad_fn]
     while todo:
         node = todo[-1]
@@ -525,14 +524,9 @@ def _survey(total: Tensor, read: Iterable[Edge]) -> _Below:
                 found = True
                 break
         states = at.get(node)
-        if not inputs:
-            kind = type(node)
-            if (holds := leaf.get(kind)) is None:
-                holds = leaf[kind] = hasattr(node, "variable")
-            if holds:
-                number = id(node.variable)
-                leaves.add(number)
-                states = at.get(number, states)
+        if not inputs and (leaf := getattr(node, "variable", None)) is not None:
+            leaves.add(id(leaf))
+            states = at.get(id(leaf), states)
         if states and not found:
             first += states
             found = True
