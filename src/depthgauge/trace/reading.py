@@ -114,7 +114,10 @@ class Reader:
         key = region.key()
         values, calls = self.roles.values, self.roles.graph.calls
         path = common_path([calls[values[i].call].path for i in region.inside if i <= region.end])
-        found = self._known.get(key)
+        try:
+            found = self._known.get(key)
+        except TypeError:  # an argument that cannot be compared
+            key, found = object(), None
         if found is None:
             block = region.block()
             found = self._known[key] = block, tuple(region.opaque), path
@@ -222,12 +225,7 @@ class _Region:
                 row.append(None if kind is Ref else _unnumbered(a) if kind in _COMPOUND else a)
             for k, a in value.options.items():
                 row += (k, _unnumbered(a))
-        try:
-            key = tuple(row)
-            hash(key)
-        except TypeError:  # an argument that cannot be compared
-            return object()
-        return key
+        return tuple(row)
 
     def _begins(self, value: Traced, learned: int) -> object:
         """What a learned factor begins with; a layer's weights and biases do not matter, and of a
