@@ -214,3 +214,25 @@ def test_numbers_that_stay_on_a_device_are_the_same() -> None:
     names = ("rms", "mean", "max", "nonfinite", "q01", "q50", "q99", "q999")
     there, here = reductions._on_device(x, names).tolist(), reductions.numbers(x, names)
     assert there == pytest.approx(here, rel=1e-12)
+
+
+def test_a_deep_stack_of_small_layers_reads_like_a_slow_pass() -> None:
+    """More states than one batch of copies holds."""
+    torch.manual_seed(0)
+    linear = [nn.Linear(WIDTH, WIDTH) for _ in range(150)]
+    made = nn.Sequential(*(layer for one in linear for layer in (one, nn.ReLU()))).double()
+    x = torch.randn(BATCH, WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        for layer in linear:
+            layer.weight.mul_(2)
+    found = measure(made, x, instruments="rivers,branches")
+    states = [x.clone().requires_grad_()]
+    for k in range(0, 300, 2):
+        states.append(made[k + 1](made[k](states[-1])))
+    draw = torch.randn(states[-1].shape, generator=torch.Generator().manual_seed(0))
+    draw = (draw / draw.square().mean().sqrt()).to(states[-1])
+    slopes = torch.autograd.grad((states[-1] * draw).sum(), states)
+    assert found["state_rms"].tolist() == pytest.approx(list(map(rms, states)), rel=1e-10)
+    assert found["gradient_rms"].tolist() == pytest.approx(list(map(rms, slopes)), rel=1e-6)
+    assert found["state_max"].tolist() == pytest.approx([s.abs().max().item() for s in states])
+    assert found["state_rms"].tolist() != pytest.approx(list(map(rms, slopes)), rel=1e-6)

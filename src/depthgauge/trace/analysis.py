@@ -175,9 +175,10 @@ def _compare(roles: Roles, stream: Stream) -> dict[str, Any] | None:
 def _unlinked(roles: Roles, name: str, on_path: Sequence[int]) -> list[dict[str, Any]]:
     """A model in which the local test finds nothing and path counting a skip."""
     joined = []
+    values = roles.values
     for before, after in pairwise(on_path):
-        terms = roles.moving(roles.values[after].inputs)
-        if len(terms) < 2:
+        inputs = values[after].inputs
+        if len(inputs) < 2 or len(terms := roles.moving(inputs)) < 2:
             continue
         carried = [i for i in terms if before in chain(roles, i)]
         made = [i for i in terms if reach(roles, i, before).get(before, 0) & WEIGHED_STATES]

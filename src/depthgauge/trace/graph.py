@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 __all__ = ["GRAFTED", "Call", "Graph", "Ref", "Value", "common_path"]
@@ -16,6 +17,7 @@ __all__ = ["GRAFTED", "Call", "Graph", "Ref", "Value", "common_path"]
 #: ``Value.item`` of what was found along autograd's graph, without arguments.
 GRAFTED: Final = -2
 _NOWHERE: Final[tuple[int, ...]] = ()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Kinds of value whose parameters are weights, if they are not the first input.
 _LAYERS: Final = frozenset(("weights", "norm"))
 
@@ -54,15 +56,28 @@ class Value:
         data: bool,
         param: bool,
         blind: bool,
+        args: tuple[Any, ...] = _NOWHERE,
+        options: Mapping[str, Any] = _NOTHING,
+        function: Any = None,
+        item: int = -1,
+        path: str = "",
     ) -> None:
-        self.index, self.name, self.kind, self.inputs = index, name, kind, inputs
-        self.call, self.shape = call, shape
-        self.floating, self.grad, self.data = floating, grad, data
-        self.param, self.blind = param, blind
-        self.args: tuple[Any, ...] = ()
-        self.options: dict[str, Any] = {}
-        self.function: Any = None
-        self.item, self.path = -1, ""
+        self.index = index
+        self.name = name
+        self.kind = kind
+        self.inputs = inputs
+        self.call = call
+        self.shape = shape
+        self.floating = floating
+        self.grad = grad
+        self.data = data
+        self.param = param
+        self.blind = blind
+        self.args = args
+        self.options = options
+        self.function = function
+        self.item = item
+        self.path = path
 
     def __repr__(self) -> str:
         return f"{self.index}: {self.name}{self.inputs} [{self.kind}] {self.shape} {self.path}"
@@ -162,10 +177,14 @@ class Graph:
 
 def common_path(paths: Iterable[str]) -> str:
     """The longest module path that begins all of them, ``""`` if there is none."""
-    split = [path.split(".") for path in set(paths)]
-    common = []
-    for words in zip(*split, strict=False):
-        if len(set(words)) > 1:
+    common: str | None = None
+    for path in paths:
+        if path == common:
+            continue
+        if common is None:
+            common = path
+        while common and common != path and not path.startswith(f"{common}."):
+            common = common.rpartition(".")[0]
+        if not common:
             break
-        common.append(words[0])
-    return ".".join(common)
+    return common or ""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,11 +69,15 @@ def measure_module(
     model, notes = unwrapped(model)
     branches = any("branch" in QUANTITIES[q].roles for q in quantities)
     readings = Readings(statistics["state"], statistics["gradient"], statistics["gate"], branches)
+    given = Given(model, batch, loss, seeds[0], *aims)
+
+    def found() -> Profile:
+        traced = _measured(given, readings, quantities, wanted, notes, name)
+        groups = (subjects(given, traced.passed, traced.analysis, traced.rows) for _ in seeds)
+        return deepened(traced.profile, groups, quantities, effort)
+
     with quiet():
-        found = _measured(model, batch, loss, seeds[0], readings, quantities, wanted, notes, name)
-        given = Given(model, batch, loss, seeds[0], *aims)
-        groups = (subjects(given, found.passed, found.analysis, found.rows) for _ in seeds)
-        return deepened(found.profile, groups, quantities, effort)
+        return found()  # the graph is gone before there is a collection that would look through it
 
 
 def followed(
@@ -83,8 +87,8 @@ def followed(
     model, notes = unwrapped(model)
     with quiet():
         readings = Readings([], [], [], False)
-        found = _measured(model, batch, loss, seed, readings, (), lambda path: True, notes, "")
         given = Given(model, batch, loss, seed)
+        found = _measured(given, readings, (), lambda path: True, notes, "")
         return subjects(given, found.passed, found.analysis, found.rows)
 
 
@@ -99,10 +103,7 @@ class _Traced:
 
 
 def _measured(
-    model: nn.Module,
-    batch: Any,
-    loss: Callable[..., Any] | None,
-    seed: int,
+    given: Given,
     readings: Readings,
     quantities: tuple[str, ...],
     wanted: Callable[[str], bool],
@@ -110,15 +111,15 @@ def _measured(
     name: str,
 ) -> _Traced:
     start = perf_counter()
-    passed = run(model, batch, loss, readings, seed)
+    model, batch = given.model, given.batch
+    passed = run(model, batch, given.loss, readings, given.seed)
     held = passed.held
     analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
     graph = passed.graph
     every = _rows(analysis, readings, passed)
-    rows = [row for row in every if wanted(row.site.path)]
+    rows = [row for row in every if wanted(row.path)]
     filtered = len(rows) < len(every)
-    rows = [_Row(_numbered(row.site, i), row.numbers, row.key) for i, row in enumerate(rows)]
-    columns = _columns(rows, quantities)
+    columns = _columns(rows, readings, quantities)
     positions = any(len(graph.values[i].shape) == 3 for t in analysis.tracks for i in t.states)
     solitary = alone(examples(batch), positions)
     for q in solitary:
@@ -134,15 +135,15 @@ def _measured(
     profile = Profile(
         target=name or type(model).__name__,
         equation=_equation(analysis),
-        depth=max((row.site.block for row in rows), default=0),
+        depth=rows[-1].block if rows else 0,
         width=_width(analysis, first.shape),
         branches=sum(len(track.stream.branches) for track in analysis.tracks),
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
         dtype=_dtype(held, batch),
         batch=examples(batch),
-        seeds=(seed,),
+        seeds=(given.seed,),
         seed_axis=False,
-        sites=tuple(row.site for row in rows),
+        sites=tuple([Site(i, row.block, row.path, row.role) for i, row in enumerate(rows)]),
         columns=columns,
         settings={
             "mode": "train" if model.training else "eval",
@@ -163,7 +164,7 @@ def _measured(
         disagreements=tuple(analysis.disagreements),
         overhead=(perf_counter() - start) / max(passed.theirs, 1e-9),
     )
-    at = {row.key: row.site.index for row in rows if row.key}
+    at = {row.key: i for i, row in enumerate(rows) if row.key}
     return _Traced(profile, passed, analysis, at)
 
 
@@ -187,22 +188,19 @@ def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]
     return wanted
 
 
-#: Of each statistic of each part, the quantity that it is.
-_QUANTITY: Final = {key: name for name, key in PARTS.items()}
-
 # --------------------------------------------------------------------------------- sites
 
 
 @dataclass(slots=True)
 class _Row:
-    site: Site
-    numbers: Mapping[tuple[str, str], float]  # by part and statistic
+    """A site to be; ``numbers`` are those of each part, in the order of ``Readings.names``."""
+
+    block: int
+    path: str
+    role: str
+    numbers: tuple[tuple[str, Sequence[float]], ...]
     #: The role, its track, and the value of a state of a stream or the last term of a branch.
     key: tuple[str, int, int] | None = None
-
-
-def _numbered(site: Site, index: int) -> Site:
-    return Site(index, site.block, site.path, site.role)
 
 
 def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
@@ -224,8 +222,8 @@ def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
                 rows.append(_state(analysis, readings, step.after, block, t))
                 ends.append((step.after, block))
     rows += _loose(analysis, readings, placed, sorted(ends))
-    order = sorted(range(len(rows)), key=lambda k: (rows[k].site.block, k))
-    return [rows[k] for k in order]
+    rows.sort(key=lambda row: row.block)
+    return rows
 
 
 def _step(
@@ -247,9 +245,9 @@ def _step(
         for i in _sums(analysis, step.link):
             if i in readings.branches:
                 branch = _added(step.link, i)
-                site = Site(0, block, branch.path, "branch")
                 key = ("branch", t, max(branch.terms))
-                at.append((i, _Row(site, readings.found("branch", i), key)))
+                found = readings.found(i, "branch")
+                at.append((i, _Row(block, branch.path, "branch", found, key)))
     for i in analysis.tracks[t].inside:
         if i in between:
             at.append((i, _state(analysis, readings, i, block)))
@@ -279,9 +277,8 @@ def _state(
     """The state at value ``i``; ``track`` is the place of the stream that it is a state of."""
     at = readings.place(i)
     path = _place(analysis, i)
-    numbers = readings.found("state", at) | readings.found("gradient", at)
     key = None if track is None else ("state", track, i)
-    return _Row(Site(0, block, path, "state"), numbers, key)
+    return _Row(block, path, "state", readings.found(at, "state", "gradient"), key)
 
 
 def _place(analysis: Analysis, i: int) -> str:
@@ -289,6 +286,8 @@ def _place(analysis: Analysis, i: int) -> str:
     the module whose output it was made of."""
     graph = analysis.graph
     at = graph.values[i]
+    if path := graph.calls[at.call].path:
+        return path
     while not graph.path(at.index) and at.kind != "input":
         below = [j for j in at.inputs if graph.values[j].data]
         if not below:
@@ -304,8 +303,7 @@ def _activation(analysis: Analysis, readings: Readings, i: int, block: int) -> _
         seen.kind.replace("_", "")
     ):
         path = f"{path}.{seen.kind}".lstrip(".")  # called as a function in this module
-    numbers = {("gate", k): v for k, v in seen.statistics.items()}
-    return _Row(Site(0, block, path, "activation"), numbers)
+    return _Row(block, path, "activation", readings.found(i, "gate"))
 
 
 def _loose(
@@ -315,24 +313,30 @@ def _loose(
     rows = []
     live = analysis.graph.live
     for i in sorted(set(readings.activations) - placed):
-        if i in live and readings.activations[i].statistics:
+        if i in live and readings.found(i, "gate"):
             block = next((b for value, b in ends if value > i), ends[-1][1] if ends else 0)
             rows.append(_activation(analysis, readings, i, block))
     return rows
 
 
-def _columns(rows: Sequence[_Row], quantities: Sequence[str]) -> dict[str, Column]:
-    found: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in quantities}
-    for row in rows:
-        for key, number in row.numbers.items():
-            if (column := found.get(_QUANTITY[key])) is not None:
-                column[0].append(row.site.index)
-                column[1].append(number)
-    return {
-        name: Column(tuple(places), np.array(numbers, dtype=np.float64).reshape(-1, 1))
-        for name, (places, numbers) in found.items()
-        if places
-    }
+def _columns(
+    rows: Sequence[_Row], readings: Readings, quantities: Sequence[str]
+) -> dict[str, Column]:
+    places: dict[str, list[int]] = {}
+    numbers: dict[str, list[Sequence[float]]] = {}
+    for i, row in enumerate(rows):
+        for part, found in row.numbers:
+            places.setdefault(part, []).append(i)
+            numbers.setdefault(part, []).append(found)
+    at = {part: tuple(each) for part, each in places.items()}
+    tables = {part: np.array(each, dtype=np.float64) for part, each in numbers.items()}
+    columns = {}
+    for name in quantities:
+        part, statistic = PARTS[name]
+        if part in tables:
+            place = readings.names[part].index(statistic)
+            columns[name] = Column(at[part], tables[part][:, place, None].copy())
+    return columns
 
 
 def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row], filtered: bool) -> str:
@@ -458,7 +462,7 @@ def _container(module: nn.Module) -> bool:
 def _width(analysis: Analysis, shape: tuple[int, ...]) -> int:
     if not shape:
         return 1
-    images = any(v.name == "conv2d" for v in analysis.graph.values) and len(shape) == 4
+    images = len(shape) == 4 and any(v.name == "conv2d" for v in analysis.graph.values)
     return int(shape[1] if images else shape[-1])
 
 
@@ -470,5 +474,5 @@ def _dtype(held: Inventory, batch: Any) -> str:
 
 
 def _device(held: Inventory) -> str:
-    devices = sorted({str(p.device) for _, p in held.parameters})
-    return ", ".join(devices) or "cpu"
+    devices = {p.device for _, p in held.parameters}
+    return ", ".join(sorted(map(str, devices))) or "cpu"

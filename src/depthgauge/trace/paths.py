@@ -36,23 +36,25 @@ def states(roles: Roles, source: int, end: int) -> list[int]:
     draw = random.Random(0).getrandbits
     order = sorted(below)
     forward = {source: 1}
-    edges: list[tuple[int, list[tuple[int, int]]]] = []
+    edges: list[tuple[int, int, int]] = []  # from a value to an input, with a weight
     for i in order[1:]:
-        inputs = [j for j in flow[i] if j in forward]
-        if not inputs:
-            continue
+        inputs = flow[i]
         if len(inputs) == 1:  # a weight on an only edge decides nothing
-            weighted = [(inputs[0], 1)]
-            forward[i] = forward[inputs[0]]
-        else:
-            weighted = [(j, draw(60) + 1) for j in inputs]
+            (j,) = inputs
+            if j in forward:
+                forward[i] = forward[j]
+                edges.append((i, j, 1))
+            continue
+        inputs = tuple([j for j in inputs if j in forward])
+        if inputs:
+            weights = [draw(60) + 1 for _ in inputs] if len(inputs) > 1 else [1]
+            weighted = list(zip(inputs, weights, strict=True))
             forward[i] = sum(forward[j] * weight for j, weight in weighted) % PRIME
-        edges.append((i, weighted))
+            edges += [(i, j, weight) for j, weight in weighted]
     backward = dict.fromkeys(order, 0) | {end: 1}
-    for i, weighted in reversed(edges):
+    for i, j, weight in reversed(edges):
         if back := backward[i]:
-            for j, weight in weighted:
-                backward[j] = (backward[j] + back * weight) % PRIME
+            backward[j] = (backward[j] + back * weight) % PRIME
     whole = forward.get(end, 0)
     return [i for i in order if i in forward and forward[i] * backward[i] % PRIME == whole]
 

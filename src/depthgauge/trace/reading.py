@@ -115,17 +115,22 @@ class Reader:
         region = _Region(self, before, after, foreign, branches, initial, end)
         key, learned = region.key()
         path = region.path
-        if key not in self._known:
+        try:
+            known = self._known.get(key)
+        except TypeError:  # an argument that cannot be compared
+            key, known = object(), None
+        if known is None:
             marked = region.block()
             block = unmarked([marked])
-            self._known[key] = _Read(block, marked, tuple(region.opaque), path, learned)
-        known = self._known[key]
+            known = self._known[key] = _Read(block, marked, tuple(region.opaque), path, learned)
         # A region that reads like an earlier one hides the same, in its own modules, and has its
         # own layers.
         first = known.path
         here = tuple(
-            (f"{path}{place[len(first) :]}" if place.startswith(first) else place, name)
-            for place, name in known.opaque
+            [
+                (f"{path}{place[len(first) :]}" if place.startswith(first) else place, name)
+                for place, name in known.opaque
+            ]
         )
         own = dict(zip(known.learned, learned, strict=True))
         return Equation(known.block, remarked(known.marked, own), path, here)
@@ -159,7 +164,7 @@ class _Region:
         self.branches, self.initial = branches, initial
         self.end = after if end < 0 else end
         self.reader, self.roles = reader, reader.roles
-        self.values, self.flow = reader.roles.values, reader.roles.flow
+        self.values = reader.roles.values
         self.before, self.after, self.foreign = before, after, foreign
         self.opaque: list[tuple[str, str]] = []
         self.inside = self._between()
@@ -170,12 +175,12 @@ class _Region:
     def _between(self) -> set[int]:
         """The values that ``after`` was computed from, down to the state and the foreign ones."""
         values, before, initial, foreign = self.values, self.before, self.initial, self.foreign
-        ends = {before, initial, *foreign}
-        found = {self.after} - ends
-        todo = list(found)
+        ends = self.after in (before, initial) or self.after in foreign
+        todo = [] if ends else [self.after]
+        found = set(todo)
         while todo:
             for j in values[todo.pop()].inputs:
-                if j > before and j not in found and j not in ends:
+                if j > before and j != initial and j not in found and j not in foreign:
                     value = values[j]
                     if value.data and value.floating:
                         found.add(j)
@@ -199,7 +204,8 @@ class _Region:
     @cached_property
     def path(self) -> str:
         """The path of the module around the region."""
-        return common_path(self.roles.graph.path(i) for i in self.inside if i <= self.end)
+        values, calls = self.values, self.roles.graph.calls
+        return common_path([calls[values[i].call].path for i in self.inside if i <= self.end])
 
     @cached_property
     def axis(self) -> int:
@@ -217,33 +223,32 @@ class _Region:
         learned or constant, in order."""
         order = sorted(self.inside)
         places = {i: k for k, i in enumerate(order)}
+        places[self.before] = -1
+        if self.initial >= 0:
+            places.setdefault(self.initial, -2)
         learned: dict[int, int] = {}
         values, calls = self.values, self.roles.graph.calls
         row: list[object] = [values[self.before].shape, len(self.branches)]
         for i in order:
             value = values[i]
-            row += (value.name, value.shape, value.item, calls[value.call].type, len(value.inputs))
-            for j in value.inputs:
+            inputs, args = value.inputs, value.args
+            row += (
+                value.name, value.shape, value.item, calls[value.call].type, len(inputs), len(args),
+            )  # fmt: skip
+            for j in inputs:
                 if (place := places.get(j)) is not None:
                     row.append(place)
-                elif j == self.before or j == self.initial:
-                    row.append(-1 if j == self.before else -2)
                 elif values[j].data:
                     row.append(self.foreign.get(j, j))
                 else:
                     row += self._given(value, j, learned)
             # Numbers of values differ from region to region; how they hang together is above.
-            row.append(len(value.args))
-            for a in value.args:
-                row.append(_unnumbered(a) if type(a) in _COMPOUND else a)
+            for a in args:
+                kind = type(a)
+                row.append(None if kind is Ref else _unnumbered(a) if kind in _COMPOUND else a)
             for k, a in value.options.items():
                 row += (k, _unnumbered(a))
-        try:
-            key = tuple(row)
-            hash(key)
-        except TypeError:  # an argument that cannot be compared
-            return object(), tuple(learned)
-        return key, tuple(learned)
+        return tuple(row), tuple(learned)
 
     def _given(self, user: Traced, i: int, learned: dict[int, int]) -> list[object]:
         """Value ``i``, which no data enters, as a part of the key: what it is computed from."""
@@ -373,7 +378,9 @@ class _Region:
 
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
-        entering = sorted({j for k in members for j in self.flow[k] if self._carries(j)} - members)
+        entering = sorted(
+            {j for k in members for j in self.roles.flow[k] if self._carries(j)} - members
+        )
         layers = self._layers(members)
         if not entering and not layers.value:
             return self._from_elsewhere(i, name)
@@ -742,7 +749,7 @@ class _Region:
 # ------------------------------------------------------------------------------- helpers
 
 
-_COMPOUND: Final = (Ref, tuple, slice)
+_COMPOUND: Final = (tuple, slice)
 
 
 def _wide(shape: tuple[int, ...]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import Node
 from torch.nn import functional as F
 
 from depthgauge.instruments import gates, rivers
@@ -26,10 +26,10 @@ from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.merges import local
-from depthgauge.trace.reductions import Numbers, numbers, of_branch, sample
+from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
 
-__all__ = ["Readings"]
+__all__ = ["Edge", "Readings"]
 
 #: Options of PyTorch's activations: (the language's name, PyTorch's, the default), in order.
 _OPTIONS: Final[dict[str, tuple[tuple[str, str, Any], ...]]] = {
@@ -57,6 +57,9 @@ _KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("softplus", {"beta": 1.0}),
 )
 
+#: Where a gradient comes by: a node and the place of its output, or at a leaf None and the leaf.
+Edge = tuple[Node | None, int | Tensor]
+
 #: Tensors held at once between two merges.
 _RECENT: Final = 12
 
@@ -78,13 +81,12 @@ class _Fused:
 
 @dataclass(slots=True)
 class Activation:
-    """One activation: the value that it made, its name with options, its statistics."""
+    """One activation: the value that it made, the call that it was made in, name and options."""
 
     value: int
     call: int
     kind: str
     options: dict[str, Any]
-    statistics: dict[str, float] = field(default_factory=dict)
 
 
 class Readings:
@@ -100,26 +102,32 @@ class Readings:
         self.states: dict[int, Numbers] = {}
         self.gradients: dict[int, Numbers] = {}
         self.branches: dict[int, Numbers] = {}
+        self.gates: dict[int, Numbers] = {}
         self.activations: dict[int, Activation] = {}
         self.composites: dict[int, tuple[str, dict[str, Any]] | None] = {}
         self.own = 0.0
         self.examples = 1  # in the batch
         #: Where on autograd's graph the gradients that are read come by, by value.
-        self.edges: dict[int, GradientEdge | Tensor] = {}
+        self.edges: dict[int, Edge] = {}
         self._merged = False  # whether a merge was met
         #: Values just made, with their tensors and versions: held until the next merge.
         self._recent: dict[int, tuple[Tensor, int]] = {}
         self._alias: dict[int, int] = {}  # root of a skip -> the view of it that was read
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
-        self._parts = {
-            part: (table, [(part, name) for name in names])
-            for part, table, names in (
-                ("state", self.states, self._state),
-                ("gradient", self.gradients, self._gradient),
-                ("branch", self.branches, ("rms", "ratio", "cosine")),
-            )
+        self._small = Together(self._state, self.states)
+        self._small_back = Together(self._gradient, self.gradients)
+        #: The statistics of each part, in the order in which they are found.
+        self.names: dict[str, tuple[str, ...]] = {
+            "state": self._state,
+            "gradient": self._gradient,
+            "branch": ("rms", "ratio", "cosine"),
+            "gate": self._gates,
         }
+        self._tables = {
+            "state": self.states, "gradient": self.gradients, "branch": self.branches,
+            "gate": self.gates,
+        }  # fmt: skip
         self._roles: Roles | None = None  # both from ``begin``
         self._graph: Graph | None = None
 
@@ -200,11 +208,14 @@ class Readings:
         # Held until the next merge, a few at a time: it may turn out to be where that one's skip
         # begins, or at last where the stream ends.
         recent = self._recent
-        follows = value.kind != "weights" and any(j in recent for j in value.inputs[:2])
-        if out.requires_grad and (follows or not self._merged):
-            recent[value.index] = (out, _version(out))
+        if out.requires_grad and (not self._merged or self._follows(value)):
+            recent[value.index] = (out, out._version)
             if len(recent) > _RECENT:
                 del recent[next(iter(recent))]
+
+    def _follows(self, value: Value) -> bool:
+        """Whether a value was made of one that was made a moment ago."""
+        return value.kind != "weights" and any(j in self._recent for j in value.inputs[:2])
 
     def ended(self) -> None:
         """The forward pass is over: what followed the last merge is read."""
@@ -245,7 +256,7 @@ class Readings:
             else:
                 kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
                 rule = _by_autograd(value.name, lambda z: call(z, *args, **kwargs))
-            self._gate(made, rule, seen, y, self._axis(value))
+            self.gates[value.index] = self._gate(rule, seen, y, self._axis(value))
         self.activations[value.index] = made
 
     def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
@@ -255,6 +266,7 @@ class Readings:
             inner = [i for i, found in self.activations.items() if found.call == call]
             for i in inner:
                 del self.activations[i]
+                self.gates.pop(i, None)
             if kind is None and not inner:
                 return
             index = y.__dict__["_depthgauge_value"][1]
@@ -262,17 +274,19 @@ class Readings:
             made = Activation(index, call, name, options)
             if self._gates and self._graph is not None:
                 rule = gate(*kind) if kind else _by_autograd(name, module.forward)
-                self._gate(made, rule, z.detach(), y, self._axis(self._graph.values[index]))
+                axis = self._axis(self._graph.values[index])
+                self.gates[index] = self._gate(rule, z.detach(), y, axis)
             self.activations[index] = made
 
-    def _gate(self, made: Activation, rule: Gate, z: Tensor, y: Tensor, axis: int) -> None:
+    def _gate(self, rule: Gate, z: Tensor, y: Tensor, axis: int) -> list[float]:
         """Shares and quantiles over a sample of the pre-activations; dead units over all."""
         y = y.detach()
         part = [rivers.wide(sample(x, x.reshape(-1))) for x in (z, y)]
         some = [name for name in self._gates if name != "dead"]
-        made.statistics = gates.of_one(some, rule, *part) if some else {}
+        found = gates.of_one(some, rule, *part) if some else {}
         if "dead" in self._gates:
-            made.statistics["dead"] = _dead(rule, rivers.wide(z), rivers.wide(y), axis)
+            found["dead"] = _dead(rule, rivers.wide(z), rivers.wide(y), axis)
+        return [found[name] for name in self._gates]
 
     def _axis(self, value: Value) -> int:
         """Where the units are, from the right: the channels of a convolution, or the last axis."""
@@ -293,18 +307,20 @@ class Readings:
         if index not in self.states:
             if not x.is_floating_point() or not x.numel():
                 return
-            self.states[index] = numbers(x, self._state, self.examples)
+            if not self._small.add(index, x):
+                self.states[index] = numbers(x, self._state, self.examples)
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self.edges:
             node = x.grad_fn
-            self.edges[index] = x if node is None else GradientEdge(node, x.output_nr)
+            self.edges[index] = (None, x) if node is None else (node, x.output_nr)
             x.register_hook(partial(self._back, index))  # type: ignore[no-untyped-call]
 
     def _back(self, index: int, g: Tensor | None) -> None:
         if g is None:  # nothing came back along this path
             return
         start = perf_counter()
-        self.gradients[index] = numbers(g, self._gradient)
+        if not self._small_back.add(index, g):
+            self.gradients[index] = numbers(g, self._gradient)
         self.own += perf_counter() - start
 
     @property
@@ -317,18 +333,22 @@ class Readings:
         """The value at which the state of value ``index`` was read."""
         return index if index in self.states else self._alias.get(index, index)
 
-    def found(self, part: str, index: int) -> dict[tuple[str, str], float]:
-        """What was read of a ``"state"``, ``"gradient"`` or ``"branch"``, by part and statistic."""
-        table, keys = self._parts[part]
-        found = table.get(index)
-        if found is None:
-            return {}
-        assert not isinstance(found, Tensor)
-        return dict(zip(keys, found, strict=True))
+    def found(self, index: int, *parts: str) -> tuple[tuple[str, Sequence[float]], ...]:
+        """What was read at a value of some of the parts ``"state"``, ``"gradient"``, ``"branch"``
+        and ``"gate"``: of each that was, the numbers under its ``names``."""
+        out: list[tuple[str, Sequence[float]]] = []
+        for part in parts:
+            found = self._tables[part].get(index)
+            assert not isinstance(found, Tensor)
+            if found:
+                out.append((part, found))
+        return tuple(out)
 
     def finish(self) -> None:
         """Let autograd's graph go, and fetch what stayed on a device, all in one transfer."""
         self.edges.clear()
+        self._small.end()
+        self._small_back.end()
         held = [
             (table, key)
             for table in (self.states, self.gradients, self.branches)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from math import prod
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,18 +44,33 @@ _FLOATING: Final = frozenset((
 _UNWRITTEN: Final = frozenset(("shape", "cut", "source"))
 _ALIKE: Final = frozenset(("expand_as", "view_as", "reshape_as", "type_as"))
 _EMPTY: Final[tuple[int, ...]] = ()
-_NONE: Final[dict[str, Any]] = {}
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _SPLIT: Final = frozenset((*_FUSED, "sum", "mean", "einsum", "index_put"))
 _LASTING: Final = ("method_descriptor", "wrapper_descriptor", "builtin_function_or_method")
-#: Functions met so far, with their plain names, their kinds, and whether they may write to their
-#: first tensor.
-_NAMES: dict[Any, tuple[str, str, bool]] = {}
 #: Tensors that nothing computes, functions that make one out of numbers, and kinds of function
 #: that make a constant of constants: without chance.
 _GIVEN: Final = ("buffer", "constant")
 _NUMBERS: Final = ("tensor", "as_tensor", "asarray", "scalar_tensor", "full", "zeros", "ones")
 _COMPUTED: Final = ("shape", "sum", "product", "point", "act", "reduce")
+#: Those that have written to their input only if they say so.
+_OPTIONAL: Final = ("elu", "leaky_relu", "celu", "rrelu", "threshold")
 _ELEMENTWISE: Final = ("act", "point", "product", "sum", "shape", "source", "constant")
+
+
+class _Manner(NamedTuple):
+    """What is known of a function before it is called: its plain name and kind, whether anything is
+    to be done before it runs, whether it may write to its first tensor, and whether its name says
+    that it does."""
+
+    name: str
+    kind: str
+    first: bool
+    writes: bool
+    in_place: bool
+
+
+#: Functions met so far.
+_MANNERS: dict[Any, _Manner] = {}
 
 
 class Watcher(Protocol):
@@ -224,17 +240,12 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         start = perf_counter()
-        name, kind, writes = _NAMES.get(func) or _named(func)
-        watcher, seen = self._watcher, None
-        if watcher is not None and args:
-            if kind == "sum" or name in _FUSED:
-                seen = watcher.adding(self._floats(args, kwargs), _factors(name, args, kwargs))
-            elif kind == "act" and args[0].is_floating_point() and args[0].numel():
-                seen = watcher.activating(args[0], _in_place(func, args, kwargs))
-        if name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
-            return None  # asks for the gradient that our anchor has given it already
-        if writes and _overwrites(name, args, kwargs):
-            self._spare(args[1] if name == "embedding" else args[0])
+        manner = _MANNERS.get(func) or _manner(func)
+        seen: object = None
+        if manner.first and args:
+            if manner.name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
+                return None  # asks for the gradient that our anchor has given it already
+            seen = self._before(manner, args, kwargs)
         own = perf_counter() - start
         try:
             out = func(*args, **kwargs)
@@ -243,20 +254,32 @@ class Recorder(TorchFunctionMode):
             raise
         start = perf_counter()
         if isinstance(out, Tensor):
-            out = self._record(name, kind, args, kwargs, out, seen, -1, func)
+            out = self._record(manner, args, kwargs, out, seen, -1, func)
         elif isinstance(out, tuple | list):
             for place, item in enumerate(out):
                 if isinstance(item, Tensor):
-                    self._record(name, kind, args, kwargs, item, None, place, func)
-        elif name == "setitem":
-            self._record(name, kind, args, kwargs, args[0], None, -1, func)
+                    self._record(manner, args, kwargs, item, None, place, func)
+        elif manner.name == "setitem":
+            self._record(manner, args, kwargs, args[0], None, -1, func)
         self.own += own + perf_counter() - start
         return out
 
+    def _before(self, manner: _Manner, args: Any, kwargs: Any) -> object:
+        """What the watcher says of a sum or an activation that is about to run; what a parameter
+        holds is kept if the function will write to it."""
+        name, kind, watcher, seen = manner.name, manner.kind, self._watcher, None
+        if watcher is not None:
+            if kind == "sum" or name in _FUSED:
+                seen = watcher.adding(self._floats(args, kwargs), _factors(name, args, kwargs))
+            elif kind == "act" and args[0].is_floating_point() and args[0].numel():
+                seen = watcher.activating(args[0], _in_place(manner, args, kwargs))
+        if manner.writes and _overwrites(name, args, kwargs):
+            self._spare(args[1] if name == "embedding" else args[0])
+        return seen
+
     def _record(
         self,
-        name: str,
-        kind: str,
+        manner: _Manner,
         args: Any,
         kwargs: Any,
         out: Tensor,
@@ -264,14 +287,12 @@ class Recorder(TorchFunctionMode):
         place: int,
         function: Any,
     ) -> Tensor:
+        name, kind = manner.name, manner.kind
         inputs: list[int] = []
         shown: list[Any] = []
-        known = self._known
         for arg in args:
             if isinstance(arg, Tensor):
-                index = known.get(id(arg))
-                if index is None:
-                    index = self.find(arg)
+                index = self.find(arg)
                 inputs.append(index)
                 shown.append(Ref(index))
             else:
@@ -289,9 +310,9 @@ class Recorder(TorchFunctionMode):
             made = values[i]
             data = data or made.data
             param = param or made.param
-        value = self._new(name, kind, tuple(inputs), out, data, param)
-        value.args, value.options = tuple(shown), options
-        value.function, value.item = function, place
+        value = self._new(
+            name, kind, tuple(inputs), out, data, param, tuple(shown), options, function, place
+        )
         if (
             param and data and not value.grad and value.floating and not value.blind and place < 0
             and self._anchor is not None and kind in _LAYERS and out.dtype.is_floating_point
@@ -304,37 +325,38 @@ class Recorder(TorchFunctionMode):
             self._fix(value, out)
         if self._keep:
             self._hold(value.index, out)
-        kept = kind == "drop" and not _in_place(function, args, kwargs)
-        if args and args[0] is out and kind not in _UNWRITTEN and not kept:
+        if (
+            args and args[0] is out and kind not in _UNWRITTEN
+            and (kind != "drop" or _in_place(manner, args, kwargs))
+        ):  # fmt: skip
             self._wrote(out, value)
-        if self._watcher is not None and value.floating and kind in _SHOWN:
+        if kind in _SHOWN and value.floating and self._watcher is not None:
             self._show(value, function, args, kwargs, out, seen)
         return out
 
     def _show(
         self, value: Value, function: Any, args: Any, kwargs: Any, out: Tensor, seen: object
     ) -> None:
-        watcher = self._watcher
+        watcher, kind = self._watcher, value.kind
         assert watcher is not None
-        if value.kind in _MADE:
+        if kind in _MADE:
             watcher.made(value, out)
-        match value.kind:
-            case "sum":
-                watcher.added(value, out, seen)
-            case "act" if seen is not None:
-                watcher.activated(value, (function, args[1:], kwargs), out, seen)
-            case kind if kind in _LAYERS:
-                for arg in args[:2]:
-                    if isinstance(arg, Tensor) and arg.is_floating_point():
-                        entered = self.graph.values[self.find(arg)]
-                        if entered.data and (entered.grad or entered.blind):
-                            if kind == "cell":
-                                watcher.returned(entered, arg)
-                            else:
-                                watcher.entering(entered, arg)
-                                break
-                if kind == "cell":
-                    watcher.returned(value, out)
+        if kind == "sum":
+            watcher.added(value, out, seen)
+        elif kind == "act" and seen is not None:
+            watcher.activated(value, (function, args[1:], kwargs), out, seen)
+        elif kind in _LAYERS:
+            for arg in args[:2]:
+                if isinstance(arg, Tensor) and arg.is_floating_point():
+                    entered = self._values[self.find(arg)]
+                    if entered.data and (entered.grad or entered.blind):
+                        if kind == "cell":
+                            watcher.returned(entered, arg)
+                        else:
+                            watcher.entering(entered, arg)
+                            break
+            if kind == "cell":
+                watcher.returned(value, out)
 
     def _split(
         self,
@@ -342,7 +364,7 @@ class Recorder(TorchFunctionMode):
         kind: str,
         inputs: list[int],
         shown: list[Any],
-        options: dict[str, Any],
+        options: Mapping[str, Any],
         out: Tensor,
     ) -> tuple[str, str, list[int]]:
         """A function that does two things as two values: ``addmm`` is a product and a sum."""
@@ -354,8 +376,8 @@ class Recorder(TorchFunctionMode):
             if not values[first].data and kind == "contract":  # a bias
                 return name, kind, inputs
             param = any(values[i].param for i in factors)
-            made = self._new(inner, kind_of(inner), tuple(factors), out, data, param)
-            made.args = tuple(map(Ref, factors))
+            numbers = tuple(map(Ref, factors))
+            made = self._new(inner, kind_of(inner), tuple(factors), out, data, param, numbers)
             shown[:] = [Ref(first), Ref(made.index), *shown[3:]]
             return name, "sum", [first, made.index]
         if name in ("sum", "mean") and len(inputs) == 1 and values[inputs[0]].name == "stack":
@@ -382,27 +404,23 @@ class Recorder(TorchFunctionMode):
         out: Tensor,
         data: bool,
         param: bool,
+        args: tuple[Any, ...] = _EMPTY,
+        options: Mapping[str, Any] = _NONE,
+        function: Any = None,
+        place: int = -1,
     ) -> Value:
-        values = self._values
+        values, size = self._values, out.shape
         value = Value(
-            len(values),
-            name,
-            kind,
-            inputs,
-            self._here,
-            self._shape(out.shape),
-            out.dtype in _FLOATING,
-            out.requires_grad,
-            data,
-            param,
-            not torch.is_grad_enabled(),
-        )
+            len(values), name, kind, inputs, self._here,
+            self._shapes.get(size) or self._shape(size), out.dtype in _FLOATING, out.requires_grad,
+            data, param, not torch.is_grad_enabled(), args, options, function, place,
+        )  # fmt: skip
         values.append(value)
         return value
 
     def _shape(self, size: torch.Size) -> tuple[int, ...]:
         """One tuple for each size that is met."""
-        return self._shapes.get(size) or self._shapes.setdefault(size, tuple(size))
+        return self._shapes.setdefault(size, tuple(size))
 
     def _spare(self, tensor: Tensor) -> None:
         """Keep what a parameter holds before it is written to, directly or by a view of it."""
@@ -508,13 +526,12 @@ class Recorder(TorchFunctionMode):
         held = self._held.get(id(tensor))
         if held is not None:
             path, leaf = held
-            number = len(self._values)
+            number, size = len(self._values), tensor.shape
             value = Value(
                 number, path, "parameter" if leaf else "buffer", _EMPTY, self._here,
-                self._shape(tensor.shape), tensor.dtype in _FLOATING, tensor.requires_grad,
-                False, leaf, False,
+                self._shapes.get(size) or self._shape(size), tensor.dtype in _FLOATING,
+                tensor.requires_grad, False, leaf, False, path=path,
             )  # fmt: skip
-            value.path = path
             self._values.append(value)
             self._known[id(tensor)] = number
             self._kept.append(tensor)
@@ -592,22 +609,24 @@ class Recorder(TorchFunctionMode):
         return [(self.find(a), a) for a in given if isinstance(a, Tensor) and a.is_floating_point()]
 
 
-def _named(function: Any) -> tuple[str, str, bool]:
-    """What ``_NAMES`` holds; kept for functions that live as long as PyTorch does."""
+def _manner(function: Any) -> _Manner:
+    """What is known of a function; kept for those that live as long as PyTorch does."""
     name = plain_name(function)
     own = getattr(function, "__name__", "")
     operator = own.startswith("__i") and name != own  # __iadd__
     in_place = own.endswith("_") and not own.endswith("__")
     writes = operator or in_place or name in ("setitem", "data", "embedding")
-    found = (name, kind_of(name), writes)
+    kind = kind_of(name)
+    first = writes or kind in ("sum", "act") or name in _FUSED or name == "requires_grad"
+    found = _Manner(name, kind, first, writes, in_place)
     # Properties come as a new object each time, and lambdas would be held for ever.
     lasts = getattr(function, "__module__", None) is not None or type(function).__name__ in _LASTING
-    if lasts and len(_NAMES) < 4096:
-        _NAMES[function] = found
+    if lasts and len(_MANNERS) < 4096:
+        _MANNERS[function] = found
     return found
 
 
-def _axis(args: tuple[Any, ...], options: dict[str, Any], default: int | None) -> int | None:
+def _axis(args: tuple[Any, ...], options: Mapping[str, Any], default: int | None) -> int | None:
     """The one axis among a function's arguments: the second one, or the one called dim."""
     for arg in (*args[1:2], options.get("dim"), options.get("axis")):
         if isinstance(arg, tuple) and len(arg) == 1:
@@ -668,8 +687,7 @@ def _factors(name: str, args: Any, kwargs: Any) -> tuple[float, float] | None:
     return 1.0, 1.0
 
 
-def _in_place(function: Any, args: Any, kwargs: Any) -> bool:
-    name = getattr(function, "__name__", "")
-    if kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
+def _in_place(manner: _Manner, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    if manner.in_place or kwargs.get("inplace"):
         return True
-    return name in ("elu", "leaky_relu", "celu", "rrelu", "threshold") and args[-1] is True
+    return manner.name in _OPTIONAL and args[-1] is True

@@ -1,13 +1,14 @@
 """What is read off one tensor and kept: numbers.
 
-On the CPU at once; on another device the numbers stay there, to be fetched together.
+On the CPU at once, or for small tensors as soon as there are many of one shape: of these a call
+costs more than the numbers in it. On another device the numbers stay there, to be fetched together.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,12 +17,14 @@ from torch import Tensor
 
 from depthgauge.instruments import correlation, rivers
 
-__all__ = ["SAMPLE", "Numbers", "numbers", "of_branch", "sample"]
+__all__ = ["SAMPLE", "Numbers", "Together", "numbers", "of_branch", "sample"]
 
 #: Elements that quantiles and derivatives are taken over, at most.
 SAMPLE: Final = 2**13
 _QUANTILES: Final = list(rivers.QUANTILES)
 _FEW: Final = 2**14
+#: Elements of a small tensor, bytes of a batch of them, rows of it and shapes, at most.
+_SMALL, _BYTES, _ROWS, _SHAPES = 2**14, 2**21, 64, 4
 
 Numbers = Sequence[float] | Tensor
 
@@ -63,6 +66,78 @@ def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
             ordered = ordered or _quantiles(sample(x, flat))
             out.append(ordered[name])
     return out
+
+
+class Together:
+    """The statistics of small tensors, taken of a batch of copies at once; each lands in ``table``
+    when its batch is full, or at the end."""
+
+    def __init__(self, names: Sequence[str], table: MutableMapping[int, Numbers]) -> None:
+        self._names, self._table = names, table
+        self._plain = bool(names) and {*names} <= {"rms", "mean", "max", "nonfinite"}
+        self._batches: dict[tuple[torch.Size, torch.dtype], _Batch] = {}
+
+    def add(self, key: int, x: Tensor) -> bool:
+        """Copy ``x`` as it is now, unless it is large or a statistic is none of many rows at once;
+        ``table[key]`` is empty until its batch is reduced."""
+        if not self._plain or x.numel() > _SMALL or not x.is_cpu or type(x) is not Tensor:
+            return False
+        batch = self._batches.get((x.shape, x.dtype)) or self._batch(x)
+        keys = batch.keys
+        batch.rows[len(keys)].copy_(x.detach() if x.requires_grad else x)
+        keys.append(key)
+        self._table[key] = ()
+        if len(keys) == len(batch.rows):
+            self._reduce(batch)
+        return True
+
+    def _batch(self, x: Tensor) -> _Batch:
+        if len(self._batches) == _SHAPES:
+            self.end()
+        return self._batches.setdefault((x.shape, x.dtype), _Batch(x))
+
+    def end(self) -> None:
+        """Reduce what is left, and let the copies go."""
+        for batch in self._batches.values():
+            if batch.keys:
+                self._reduce(batch)
+        self._batches.clear()
+
+    def _reduce(self, batch: _Batch) -> None:
+        x = batch.memory[: len(batch.keys)]
+        found: dict[str, list[float]] = {}
+        if "max" in self._names or "nonfinite" in self._names:
+            a = x.numpy()
+            top = np.maximum(np.maximum.reduce(a, axis=1), -np.minimum.reduce(a, axis=1))
+            found["max"] = top.tolist()
+        for name in self._names:
+            if name == "rms":
+                found[name] = rivers.rms(x)
+            elif name == "mean":
+                found[name] = [
+                    mean if math.isfinite(mean) else rivers.mean(x[i, None])[0]
+                    for i, mean in enumerate(x.mean(1).tolist())
+                ]
+            elif name == "nonfinite":
+                found[name] = [
+                    0.0 if math.isfinite(top) else rivers.nonfinite(x[i, None])[0]
+                    for i, top in enumerate(found["max"])
+                ]
+        rows = zip(*(found[name] for name in self._names), strict=True)
+        self._table.update(zip(batch.keys, rows, strict=True))
+        batch.keys.clear()
+
+
+class _Batch:
+    """Room for copies of tensors like ``x``, in a precision in which statistics may be taken."""
+
+    def __init__(self, x: Tensor) -> None:
+        kind = rivers.wide(x[:0] if x.dim() else x).dtype
+        count = max(1, min(_ROWS, _BYTES // (x.numel() * kind.itemsize)))
+        with torch.inference_mode(False):  # whatever the model has switched on here
+            self.memory = torch.empty((count, x.numel()), dtype=kind, device="cpu")
+            self.rows = self.memory.view(count, *x.shape).unbind()
+        self.keys: list[int] = []
 
 
 def _between(name: str, x: Tensor, examples: int) -> float:

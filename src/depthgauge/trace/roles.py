@@ -129,12 +129,12 @@ class Roles:
 
     def moving(self, inputs: tuple[int, ...]) -> list[int]:
         """The inputs that depend on the batch and that a gradient comes from."""
-        values = self.values
-        return [
-            i
-            for i in dict.fromkeys(inputs)
-            if values[i].data and values[i].floating and (values[i].grad or values[i].blind)
-        ]
+        found: list[int] = []
+        for i in inputs:
+            value = self.values[i]
+            if value.data and value.floating and (value.grad or value.blind) and i not in found:
+                found.append(i)
+        return found
 
     def _summed(self, value: Value) -> bool:
         """Whether a sum over an axis makes a product of matrices of an elementwise product."""

@@ -8,9 +8,10 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain as chained
 from time import perf_counter
 from typing import Any, Final
 
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.nn.parameter import is_lazy
 
 from depthgauge.errors import DepthgaugeError, ModelError, NetworkError, TargetError
 from depthgauge.network.chain import Chain, Kept, twice_differentiable
@@ -28,7 +29,7 @@ from depthgauge.trace.backward import gradients
 from depthgauge.trace.batches import call, examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import Inventory, inventory
-from depthgauge.trace.readings import Readings
+from depthgauge.trace.readings import Edge, Readings
 from depthgauge.trace.recorder import Recorder, Watcher
 from depthgauge.trace.untouched import untouched
 
@@ -66,31 +67,32 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
             model = inner
         else:
             break
-    if any("_orig_mod" in m._modules for m in model.modules()):
+    every = list(model.modules())
+    if any("_orig_mod" in m._modules for m in every):
         notes.append("compiled submodules ran uncompiled: hooks do not fire in compiled code")
-    elif any(getattr(m, "_compiled_call_impl", None) for m in model.modules()):
+    elif any(getattr(m, "_compiled_call_impl", None) for m in every):
         notes.append("modules compiled in place ran uncompiled: hooks do not fire in compiled code")
     return model, notes
 
 
 def check(held: Inventory, batch: Any) -> None:
     """Refuse what cannot be run or measured, by name."""
-    tensors_held: list[tuple[str, str, Tensor]] = [
-        *((name, "parameter", t) for name, t in held.parameters),
-        *((name, "buffer", t) for name, t in held.buffers),
-    ]
-    for name, word, tensor in tensors_held:
-        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+    for place, (name, tensor) in enumerate(chained(held.parameters, held.buffers)):
+        lazy, meta = is_lazy(tensor), tensor.is_meta
+        if not (lazy or meta or tensor.is_complex()):
+            continue
+        word = "parameter" if place < len(held.parameters) else "buffer"
+        if lazy:
             raise NetworkError(
                 f"{word} '{name}' has no shape yet (a lazy module); run the model once on a batch "
                 f"before it is measured"
             )
-        if tensor.is_meta:
+        if meta:
             raise NetworkError(
                 f"{word} '{name}' is on the meta device, which holds no numbers; call "
                 f"model.to_empty(device='cpu') and initialise the model before it is measured"
             )
-        if tensor.is_complex() and word == "parameter":
+        if word == "parameter":
             raise NetworkError(
                 f"parameter '{name}' is complex ({tensor.dtype}); depthgauge measures real "
                 f"networks, so write real and imaginary part as two real tensors"
@@ -446,7 +448,7 @@ def _backward(
     else:
         blind = any(value.blind for value in graph.values)
         # What was written over may be missed by a backward pass, which has to be seen to fail.
-        below = None if blind or recorder.wrote else _survey(total, readings.edges)
+        below = None if blind or recorder.wrote else _survey(total, readings.edges.values())
         try:
             if below is not None and below.first and not below.own:
                 reached = below.leaves
@@ -486,41 +488,58 @@ class _Below:
     own: bool
 
 
-def _survey(total: Tensor, read: Mapping[int, GradientEdge | Tensor]) -> _Below:
+def _survey(total: Tensor, read: Iterable[Edge]) -> _Below:
     """What a backward pass will meet; ``read`` are the states whose gradients are wanted.
 
     The gradient at the first of them needs that of all others, and of no weight: a backward pass
     to there costs about half of one that a step needs.
     """
-    at: dict[Any, list[GradientEdge | Tensor]] = {}
-    for edge in read.values():
-        at.setdefault(id(edge) if isinstance(edge, Tensor) else edge.node, []).append(edge)
-    below: dict[Any, Sequence[Any]] = {}
+    at: dict[Any, list[Edge]] = {}
+    for edge in read:
+        node, x = edge
+        at.setdefault(id(x) if node is None else node, []).append(edge)
+    leaves: set[int] = set()
+    first: list[Edge] = []
     met: dict[Any, bool] = {}  # whether a state that was read stands at a node or below it
-    found = _Below(set(), [], False)
+    below: dict[Any, list[Any]] = {}
     todo: list[Any] = [total.grad_fn]
     while todo:
         node = todo[-1]
         if (inputs := below.get(node)) is None:
-            inputs = below[node] = [n for n, _ in node.next_functions if n is not None] or _NONE
-            if fresh := [n for n in inputs if n not in below]:
-                todo += fresh
+            inputs = below[node] = []
+            fresh = len(todo)
+            for n, _ in node.next_functions:
+                if n is not None:
+                    inputs.append(n)
+                    if n not in below:
+                        todo.append(n)
+            if len(todo) > fresh:
                 continue
         todo.pop()
-        if node not in met:
-            states = at.get(node, _NONE)
-            if not inputs and (leaf := getattr(node, "variable", None)) is not None:
-                found.leaves.add(id(leaf))
-                states = at.get(id(leaf), states)
-            met[node] = any(met[n] for n in inputs)
-            if states and not met[node]:
-                found.first += states
-                met[node] = True
-    found.own = any(issubclass(kind, BackwardCFunction) for kind in set(map(type, below)))
-    return found
+        if node in met:
+            continue
+        found = False
+        for n in inputs:
+            if met[n]:
+                found = True
+                break
+        states = at.get(node)
+        if not inputs and (leaf := getattr(node, "variable", None)) is not None:
+            leaves.add(id(leaf))
+            states = at.get(id(leaf), states)
+        if states and not found:
+            first += states
+            found = True
+        met[node] = found
+    own = any(issubclass(kind, BackwardCFunction) for kind in set(map(type, below)))
+    return _Below(leaves, [_gradient_at(*edge) for edge in first], own)
 
 
-_NONE: Final[tuple[Any, ...]] = ()
+def _gradient_at(node: Node | None, x: int | Tensor) -> GradientEdge | Tensor:
+    if isinstance(x, Tensor):
+        return x
+    assert node is not None
+    return GradientEdge(node, x)
 
 
 def _whole(

@@ -93,6 +93,8 @@ class Stream:
 
 def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
     """The streams, in the order in which their first outermost merges run."""
+    if not merges:
+        return []
     outer, inside = _nested(roles, merges)
     rows = _linked(roles, outer)
     found = []

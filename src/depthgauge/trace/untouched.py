@@ -25,8 +25,11 @@ __all__ = ["untouched"]
 _CONTAINERS: Final = (dict, list, set, deque, bytearray)
 #: What holds nothing that can be written to, as most attributes of modules do.
 _PLAIN: Final = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
-#: Tables of every module that a forward pass might fill.
-_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: Tables of every module that a forward pass might write to.
+_TABLES: Final = (
+    "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set",
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
 
 
 @contextmanager
@@ -45,7 +48,7 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
         (now, names.setdefault(keys := tuple(now), keys), tuple(now.values()))
         for now in (*own, *others)
     ]
-    containers = _filled(own)
+    containers, empty = _tables(own)
     loose: list[Any] = []
     for now in others:
         for part in now.values():
@@ -63,10 +66,16 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
         yield saved
     finally:
         for now, keys, values in before:
-            if not _same(tuple(now.values()), values) or tuple(now) != keys:
+            try:
+                kept = tuple(now.values()) == values and tuple(now) == keys
+            except Exception:  # as in ``_same``
+                kept = False
+            if not kept:
                 now.clear()
                 now.update(zip(keys, values, strict=True))
-        _empty_what_was_empty(own, containers)
+        for table in empty:
+            if table:
+                table.clear()
         for container, content in containers:
             if content is not None or container:
                 _refill(container, content)
@@ -90,28 +99,17 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
             put_back(state)
 
 
-def _filled(tables: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
-    """Copies of the tables in PyTorch's own layers that hold anything."""
-    kept: list[tuple[Any, Any]] = []
-    for now in tables:
-        for name in ("_parameters", "_buffers", "_modules"):
-            if part := now[name]:
-                kept.append((part, part.copy()))
-        if now.get("_non_persistent_buffers_set"):
-            names = now["_non_persistent_buffers_set"]
-            kept.append((names, names.copy()))
-        for name in _HOOKS:
+def _tables(modules: list[dict[str, Any]]) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    """Copies of the tables in PyTorch's own layers that hold anything, and those that do not."""
+    filled: list[tuple[Any, Any]] = []
+    empty: list[Any] = []
+    for now in modules:
+        for name in _TABLES:
             if part := now.get(name):
-                kept.append((part, part.copy()))
-    return kept
-
-
-def _empty_what_was_empty(tables: list[dict[str, Any]], kept: list[tuple[Any, Any]]) -> None:
-    held = {id(container) for container, _ in kept}
-    for now in tables:
-        for name in ("_parameters", "_buffers", "_modules", *_HOOKS):
-            if (part := now.get(name)) and id(part) not in held:
-                part.clear()
+                filled.append((part, part.copy()))
+            else:
+                empty.append(part)
+    return filled, empty
 
 
 def _draws(part: Any) -> bool:
