@@ -248,16 +248,25 @@ class _Work:
     changes: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     later: list[Callable[[], None]] = field(default_factory=list)
+    put: dict[tuple[str, str], object] = field(default_factory=dict)
     modules: dict[str, nn.Module] = field(init=False)  # by the paths of the model as it was
+    sample: Tensor | None = field(init=False)  # of the model's precision and place
 
     def __post_init__(self) -> None:
         self.modules = dict(self.model.named_modules())
+        real = (p for p in self.model.parameters() if p.is_floating_point())
+        self.sample = next(real, None)
 
     # --------------------------------------------------------------------------- weights
 
     def draw(self, seed: int) -> None:
+        drawn_before: set[tuple[str, str]] = set()
         for rule in self.plan.rules:
             for target in rule.targets:
+                place = (target.weight.path, target.weight.role)
+                if place in drawn_before:
+                    continue  # of a module that runs several times
+                drawn_before.add(place)
                 zeros = init_of(target.init).kind == "zeros"
                 find = _untied if zeros else nn.Module.get_parameter
                 parameter = find(self.model, target.weight.path)
@@ -461,11 +470,12 @@ class _Work:
             front = [norm.path for norm in branch.norms if norm.at == "in" and stays]
             if len(front) == 1 and self._leaf(front[0]):
                 change: Callable[[nn.Module], nn.Module] = lambda m: Left(m, Times(number))  # noqa: E731
-                self._wrap(front[0], change, done, "branch inputs scaled")
+                self._wrap(front[0], change, done, "branch inputs scaled", number)
                 return
             across = (w.called for w in branch.across if w.first)
+            what = "branch inputs scaled"
             for path in dict.fromkeys((*self._entrances(branch), *across)):
-                self._wrap(path, lambda m: Entered(m, Times(number)), done, "branch inputs scaled")
+                self._wrap(path, lambda m: Entered(m, Times(number)), done, what, number)
 
     def _entrances(self, branch: Residual) -> list[str]:
         """The modules that what enters the branch is given to: that of all its first layers, if the
@@ -491,9 +501,9 @@ class _Work:
             )
             return
         if not math.isclose(ratio, 1):
-            self._end(branch, lambda m: Left(m, Times(ratio)), done, "branches scaled")
+            self._end(branch, lambda m: Left(m, Times(ratio)), done, "branches scaled", ratio)
         if skip != 1:
-            self._wrap(branch.sum, lambda m: Left(m, Times(skip)), done, "sums scaled")
+            self._wrap(branch.sum, lambda m: Left(m, Times(skip)), done, "sums scaled", skip)
 
     def _learned(
         self, branch: Residual, text: str, scope: Mapping[str, float], done: Counter[str]
@@ -512,6 +522,7 @@ class _Work:
             else (lambda m: Scaled(m, start, bias=False)),
             done,
             f"multipliers {text}",
+            start,
         )
 
     def _end(
@@ -520,6 +531,7 @@ class _Work:
         change: Callable[[nn.Module], nn.Module],
         done: Counter[str],
         what: str,
+        amount: object,
     ) -> None:
         """Wrap the module that a branch ends with: its last norm, else its last layer."""
         outer = [norm.path for norm in branch.norms if norm.at == "out"]
@@ -527,8 +539,8 @@ class _Work:
         if not last:
             self.left.append(f"the last layer of '{branch.path}' was not found")
         else:
-            self._wrap(outer[-1] if outer and self._leaf(outer[-1]) else last[-1], change,
-                       done, what)  # fmt: skip
+            path = outer[-1] if outer and self._leaf(outer[-1]) else last[-1]
+            self._wrap(path, change, done, what, amount)
 
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
@@ -563,12 +575,27 @@ class _Work:
                 self.left.append(f"the layer of '{weight.path}' takes no bias")
 
     def _wrap(
-        self, path: str, change: Callable[[nn.Module], nn.Module], done: Counter[str], what: str
+        self,
+        path: str,
+        change: Callable[[nn.Module], nn.Module],
+        done: Counter[str],
+        what: str,
+        amount: object = None,
     ) -> None:
+        """Put a module around that of a path; one that runs several times in a pass, and so stands
+        in several branches, is changed once. ``amount``: the number that the change puts in."""
+        if (path, what) in self.put:
+            if self.put[path, what] != amount:
+                self.left.append(
+                    f"'{path}' runs in several branches, to which the recipe gives different "
+                    f"numbers ({what}): it has that of the first"
+                )
+            return
+        self.put[path, what] = amount
         parent, _, name = path.rpartition(".")
         module = getattr(self.modules[parent], name)
         made = change(module)
-        sample = next(module.parameters(), None)
+        sample = next(module.parameters(), self.sample)
         if sample is not None:
             made.to(sample.device, sample.dtype)
         made.train(module.training)

@@ -237,6 +237,10 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
     for target in rule.targets:
         tensor = target.weight.part(parameters[target.weight.path])
         seen.append(_Seen(target, tensor, _rms(tensor)))
+    if broken := [s for s in seen if not math.isfinite(s.rms)]:
+        path = broken[0].target.weight.path
+        said = f"{len(broken)} of {len(seen)} {rule.group}: not finite ('{path}')"
+        return Finding(rule.group, len(seen) - len(broken), len(seen), said)
     wrong = [s for s in seen if not s.follows(s.target.init)]
     sized = [s for s in seen if s.target.sized]
     if not wrong and not _together(sized, [s.expected for s in sized]):
@@ -560,7 +564,14 @@ def _woken(
     model: nn.Module, batch: Any, wakes: Mapping[str, int], loss: Callable[..., Any] | None
 ) -> Iterator[Finding]:
     """Whose gradient is zero at which of the first three steps, as the recipe has it."""
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    frozen = [path for path in wakes if path not in learning]
+    wakes = {path: first for path, first in wakes.items() if path in learning}
     zero = first_gradients(model, batch, loss)
+    if not wakes or not zero:
+        said = "no parameter requires a gradient, so the first steps could not be taken"
+        yield Finding("gradients of the first steps", 0, max(len(frozen), 1), said)
+        return
     for step, gradients in enumerate(zero):
         asleep = [path for path, first in wakes.items() if first > step]
         awake = [path for path, first in wakes.items() if first <= step]
@@ -570,6 +581,7 @@ def _woken(
         late = [path for path in awake if gradients.get(path, True)]
         wrong = [*early, *late]
         said = f"step {step}: {len(asleep)} tensors without a gradient, {len(awake)} with one"
+        said += f", {len(frozen)} frozen" if frozen else ""
         if early:
             said += f"; '{early[0]}' has one already ({len(early)} in all)"
         if late:

@@ -27,10 +27,12 @@ def first_gradients(
 
     Steps of SGD on a copy, in which the largest gradient moves by 1e-3; without a loss that of a
     fixed random cotangent at every output. The model is left as it was. Raises ModelError where the
-    loss raises.
+    loss raises. Nothing is found of a model whose parameters are all frozen.
     """
     copied, _ = unwrapped(duplicate(model))
     parameters = {name: p for name, p in copied.named_parameters() if p.requires_grad}
+    if not parameters:
+        return []
     found = []
     with quiet(), torch.random.fork_rng(devices=[]), torch.enable_grad():
         for _ in range(steps):

@@ -75,14 +75,16 @@ def reshaped(block: Block, forms: Sequence[Form]) -> Block:
             f"'{block}' has {before.branches} residual branches and the recipe forms for "
             f"{len(forms)}"
         )
-    after = _Reshape(_written_out(block), iter(forms)).block()
-    _check(block, before, count(after), forms)
+    waiting = iter(forms)
+    after = _Reshape(_written_out(block), waiting).block()
+    # A form that is left over is that of a sum which was not seen as one.
+    _check(block, before, count(after), forms, bool(list(waiting)))
     return after
 
 
-def _check(block: Block, before: Count, after: Count, forms: Sequence[Form]) -> None:
+def _check(block: Block, before: Count, after: Count, forms: Sequence[Form], waiting: bool) -> None:
     branches = [branch for merge in after.merges for branch in merge.branches]
-    right = after.m == before.m and len(branches) == len(forms)
+    right = after.m == before.m and len(branches) == len(forms) and not waiting
     for branch, form in zip(branches, forms, strict=False):
         if form.norms is not None:
             right = right and set(branch.norm_at) == set(form.norms)
@@ -94,6 +96,50 @@ def _check(block: Block, before: Count, after: Count, forms: Sequence[Form]) -> 
 
 
 def _written_out(block: Block) -> Block:
+    """Definitions that are called once, where they are called, and names of branches that are used
+    once, where they are used."""
+    return _inlined(_defined(block))
+
+
+def _inlined(block: Block) -> Block:
+    """``f = W2(relu(W1(h))); h = h + f`` as one sum; a name stays whose layers are anonymous beside
+    others that are, since their places in the text are their names."""
+    uses = Counter(node.name for node in walk(block) if isinstance(node, Local))
+    anonymous = sum(
+        any(isinstance(node, _WEIGHTS) and node.name in ("", "W") for node in walk(statement))
+        for statement in block.statements
+    )
+    bodies: dict[str, Value] = {}
+
+    def rule(node: Node) -> Node:
+        return bodies.get(node.name, node) if isinstance(node, Local) else node
+
+    out: list[Statement] = []
+    for place, statement in enumerate(block.statements):
+        changed = rewrite(statement, rule)
+        assert isinstance(changed, Statement)
+        if isinstance(changed, Let) and not isinstance(changed.bound, (*SCALARS, Add)):
+            layers = [node for node in walk(changed.bound) if isinstance(node, _WEIGHTS)]
+            bare = any(node.name in ("", "W") for node in layers)
+            once = uses[changed.name] == 1 and _before_update(changed.name, block, place)
+            if layers and once and (anonymous < 2 or not bare):
+                bodies[changed.name] = changed.bound
+                continue
+        out.append(changed)
+    return Block(tuple(out))
+
+
+def _before_update(name: str, block: Block, place: int) -> bool:
+    """Whether the state is still the same where a name of this statement is used."""
+    for statement in block.statements[place + 1 :]:
+        if any(isinstance(node, Local) and node.name == name for node in walk(statement)):
+            return True
+        if isinstance(statement, Update):
+            return False
+    return False
+
+
+def _defined(block: Block) -> Block:
     """Definitions that are called once, where they are called."""
     calls = Counter(node.name for node in walk(block) if isinstance(node, Call))
     bodies: dict[str, Define] = {}
@@ -168,9 +214,9 @@ class _Reshape:
 
     def _sum(self, value: Value) -> Value | None:
         """The value with its sum in the next forms, or None where it is no skip plus branches."""
-        outer: list[Norm] = []
+        outer: list[Norm | Activation] = []
         inside = value
-        while isinstance(inside, Norm):
+        while isinstance(inside, Norm | Activation):
             outer.append(inside)
             inside = inside.value
         terms = list(_terms(inside))
@@ -187,12 +233,14 @@ class _Reshape:
             skips = [replace(t, learned=_learned(first.carried)) for t in skips]
         made = [self._branch(t, form) for t, form in zip(branches, forms, strict=True)]
         total = _together(skips, [term for row in made for term in row])
-        if first.norms is None:
-            for norm in reversed(outer):
-                gain = first.gains.get("stream")
-                total = _gained(replace(norm, value=total), gain)
-        elif "stream" in first.norms:
-            total = self._norm(first, "stream", total)
+        if first.norms is not None:
+            if "stream" in first.norms:
+                total = self._norm(first, "stream", total)
+            outer = [node for node in outer if isinstance(node, Activation)]
+        for node in reversed(outer):
+            changed = replace(node, value=total)
+            gain = first.gains.get("stream")
+            total = _gained(changed, gain) if isinstance(changed, Norm) else changed
         return total
 
     def _branch(self, term: _Term, form: Form) -> list[_Term]:

@@ -10,6 +10,7 @@ N and M count layers.
 
 from __future__ import annotations
 
+from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import Stack, embeddings, stacks, width_of
 from depthgauge.trace.layout import Layout, Residual
@@ -28,6 +29,11 @@ def _scale(stack: Stack) -> str:
 
 def _plan(layout: Layout) -> Plan:
     found = stacks(layout, "T-Fixup")
+    if not any(branch.attends for branch in layout.branches):
+        raise NetworkError(
+            "no branch of the network attends, and T-Fixup is a rule about Transformers; give one "
+            "with attention, or take Fixup"
+        )
     scales = {stack.stream: _scale(stack) for stack in found}
     scaled: list[Target] = []
     plain: list[Target] = []
