@@ -49,6 +49,7 @@ def test_compare_an_equation(command: Command, tmp_path: Path) -> None:
         "--recipes", "he,fixup,rezero", "-o", str(path),
     )  # fmt: skip
     assert shown.status == 0, shown.err
+    assert "depth 8, width 16, batch 32, 2 seeds" in shown.out
     for words in ("as given", "step ~ L^", "+ h = h + scalar(0) * W2(relu(W1(h)))", "needs: "):
         assert words in shown.out
     document = json.loads(path.read_text())
@@ -76,6 +77,11 @@ def test_compare_code_at_several_depths(command: Command, tmp_path: Path) -> Non
     wrong = command("compare", target, "--recipes", "he", "--depth", "4")
     assert wrong.status == 2
     assert "--depth is for an equation" in wrong.err
+    for option in ("--depth", "--width", "--batch"):
+        none = command("compare", "h + W(h)", "--recipes", "he", option, "0")
+        assert none.status == 2
+        assert f"{option} is 0, expected a whole number of at least 1" in none.err
+    assert command("audit", "h + W(h)", "--depth", "0").status == 2
     twice = command("compare", target, "--recipes", "he,he")
     assert twice.status == 2
     assert "expected different names" in twice.err

@@ -24,7 +24,7 @@ def found() -> Comparison:
 def test_the_known_numbers(found: Comparison) -> None:
     rows = {row.name: row for row in found.rows}
     assert list(rows) == [PLAIN, "he", "fixup", "rezero", "gpt2"]
-    assert found.depths == (4, 8, 16)
+    assert found.depths == (2, 4, 8, 16)
     for name in ("fixup", "rezero"):  # the identity
         quantities = rows[name].quantities
         assert quantities["forward_drift"] == pytest.approx([1, 1])
@@ -60,7 +60,9 @@ def test_the_document(found: Comparison) -> None:
     first = document["recipes"][0]
     assert first["forward_end_rms"]["n"] == 2
     assert first["forward_end_rms"]["min"] <= first["forward_end_rms"]["value"]
-    assert [row["depth"] for row in first["updates"]] == [4, 8, 16]
+    assert [row["depth"] for row in first["updates"]] == [2, 4, 8, 16]
+    assert {row["n"] for row in first["updates"]} == {6}
+    assert document["sizes"] == {"width": 16, "batch": 16}
     rezero = document["recipes"][3]
     assert rezero["weight_update_exponent"] is None
     assert "nothing of it moves" in rezero["weight_update_exponent_reason"]
@@ -83,6 +85,34 @@ def test_a_depth_that_a_recipe_does_not_cover_is_left_out() -> None:
     assert list(found.rows[0].updates) == [1, 2, 4]
     assert list(found.rows[1].updates) == [2, 4]
     assert "no weight layer was found" in found.rows[1].reasons["updates at depth 1"]
+
+
+def test_where_no_recipe_covers_the_network_there_is_nothing_to_compare() -> None:
+    with pytest.raises(NetworkError, match="no recipe covers this network: no residual branch"):
+        compare("W(relu(h))", ["fixup", "rezero"], depth=2, width=8, batch=4, seed=0)
+
+
+def test_pre_norm_has_a_norm_in_front_of_the_head() -> None:
+    """The step of the suite, 0.34, not that of a head that reads a stream which grows."""
+    found = compare("h + W2(relu(W1(h)))", ["prenorm"], depth=32, width=32, seed=0, init="he")
+    fitted = found.rows[1].weight_update_exponent
+    assert fitted is not None
+    assert 0 < fitted.slope < 0.7
+
+
+def test_both_sides_of_a_format() -> None:
+    found = compare("(h + W2(relu(W1(h))))/sqrt(2)", ["he"], depth=64, width=16, batch=8, seed=0)
+    given, he = found.rows
+    under = "underflow_headroom_bits"
+    assert given.quantities[under][0] < he.quantities[under][0] - 5
+    assert given.quantities["headroom_float16_bits"][0] > 10
+
+
+def test_a_head_that_begins_at_zero_is_said() -> None:
+    found = compare(lambda depth, seed: mlp(), ["fixup"], depth=DEPTH, seed=0, depths=(DEPTH,))
+    row = found.rows[1]
+    assert "gradient_ratio" not in row.quantities
+    assert row.reasons["gradient_ratio"] == "no gradient enters the stream: the head begins at zero"
 
 
 def test_modules_are_compared_too() -> None:

@@ -16,6 +16,7 @@ from depthgauge.cli.options import (
     as_json,
     initialisers,
     output,
+    positive,
     say,
     screen,
     whole,
@@ -116,8 +117,8 @@ def _of_equation(
 
     network = Network(
         text,
-        whole("--depth", depth) or 96,
-        whole("--width", width) or 64,
+        positive("--depth", depth, 96),
+        positive("--width", width, 64),
         init=initialisers(init),
     )
     generator = torch.Generator().manual_seed(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from depthgauge.cli.options import (
     initialisers,
     named,
     output,
+    positive,
     say,
     screen,
     several,
@@ -55,9 +57,7 @@ def compare(
     ] = None,
     depths: Annotated[
         str | None,
-        _option(
-            "--depths", "[NAME=]N,N", "Where the first step is taken [a quarter, a half, all]."
-        ),
+        _option("--depths", "[NAME=]N,N", "Where the first step is taken [an eighth, ..., all]."),
     ] = None,
     arg: Annotated[
         list[str] | None, _option("--arg", "KEY=VALUE", "Of the callable; repeatable.")
@@ -91,13 +91,21 @@ def compare(
     over = several("--depths", depths)
     with output(output_path) as write, diverted(), progress("comparing", quiet=quiet) as step:
         at: tuple[int, ...] | None
+        sizes: dict[str, int] = {}
         if is_code(target):
             _refused(depth=depth, width=width, batch=batch, tokens=tokens, size=size)
             build, deep, at = _code(target, arg or (), input or (), over, seeds[0])
         else:
-            build = _equation(target, init or (), scalar or (), width, batch, tokens, size)
-            deep, at = (whole("--depth", depth) or 96), (over[1] if over else None)
-        found = compare_built(build, chosen, deep, seeds, at, target=target, progress=step)
+            sizes = {
+                "depth": positive("--depth", depth, 96),
+                "width": positive("--width", width, 64),
+                "batch": positive("--batch", batch, 32),
+            }
+            build = _equation(target, init or (), scalar or (), sizes, tokens, size)
+            deep, at = sizes.pop("depth"), (over[1] if over else None)
+        found = compare_built(
+            build, chosen, deep, seeds, at, target=target, sizes=sizes, progress=step
+        )
         document = as_json(found.to_dict()) if json or output_path else ""
         write(document)
     if json:
@@ -123,8 +131,7 @@ def _equation(
     text: str,
     init: list[str] | tuple[str, ...],
     scalar: list[str] | tuple[str, ...],
-    width: str | None,
-    batch: str | None,
+    sizes: Mapping[str, int],
     tokens: str | None,
     size: str | None,
 ) -> Build:
@@ -133,14 +140,14 @@ def _equation(
 
     network = Network(
         text,
-        96,
-        whole("--width", width) or 64,
+        sizes["depth"],
+        sizes["width"],
         init=initialisers(init),
         scalars=named("--scalar", scalar),
         tokens=whole("--tokens", tokens),
         size=whole("--size", size),
     )
-    return of_network(network, whole("--batch", batch) or 32)
+    return of_network(network, sizes["batch"])
 
 
 def _code(

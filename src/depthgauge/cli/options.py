@@ -27,6 +27,7 @@ __all__ = [
     "initialisers",
     "named",
     "output",
+    "positive",
     "rate",
     "say",
     "screen",
@@ -60,6 +61,14 @@ def whole(option: str, text: str | None) -> int | None:
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
         raise SpecificationError(f"{option} is '{text}', expected a whole number")
     return int(text)
+
+
+def positive(option: str, text: str | None, default: int) -> int:
+    """A whole number of at least 1."""
+    found = default if text is None else whole(option, text)
+    if found is None or found < 1:
+        raise SpecificationError(f"{option} is {found}, expected a whole number of at least 1")
+    return found
 
 
 def seconds(option: str, text: str | None) -> float | None:

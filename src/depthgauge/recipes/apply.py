@@ -27,6 +27,7 @@ from depthgauge.instruments.hessian import duplicate
 from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.network.spec import Network
+from depthgauge.recipes.audit import counted_finding
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Target, init_of, number_of, scope_of
@@ -190,7 +191,11 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
         for name, p in module._parameters.items()
         if p is not None
     ]
-    groups = rules.plan(layout(work.model, batch)).groups
+    after = rules.plan(layout(work.model, batch))
+    # What the recipe counts and does not make, such as norms in front of branches.
+    counted = map(counted_finding, after.counts)
+    work.left += [finding.said for finding in counted if not finding.holds]
+    groups = after.groups
     return Applied(
         work.model, tuple(work.changes), tuple(scalars), tuple(dict.fromkeys(work.left)), groups
     )

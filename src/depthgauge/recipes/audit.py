@@ -575,12 +575,10 @@ def _woken(
     for step, gradients in enumerate(zero):
         asleep = [path for path, first in wakes.items() if first > step]
         awake = [path for path, first in wakes.items() if first <= step]
-        if not asleep and step:
-            continue
         early = [path for path in asleep if not gradients.get(path, True)]
         late = [path for path in awake if gradients.get(path, True)]
         wrong = [*early, *late]
-        said = f"step {step}: {len(asleep)} tensors without a gradient, {len(awake)} with one"
+        said = f"step {step}: {len(asleep)} tensors are to have no gradient, {len(awake)} one"
         said += f", {len(frozen)} frozen" if frozen else ""
         if early:
             said += f"; '{early[0]}' has one already ({len(early)} in all)"
@@ -607,7 +605,11 @@ def _group(model: nn.Module, group: Group, optimizer: Optimizer) -> Finding:
     if not all(right):
         path = group.paths[right.index(False)]
         rate = rates.get(id(named[path]))
-        said += f"; '{path}' at {rate:g}" if rate is not None else f"; '{path}' is in no group"
+        said += (
+            f"; '{path}' learns at {rate:g}, expected {group.rate * top:g}"
+            if rate is not None
+            else f"; '{path}' is in no group"
+        )
     return Finding(f"rate of {group.what}", sum(right), len(right), said)
 
 

@@ -20,8 +20,14 @@ _HEADERS = {
     "forward_drift": "drift",
     "gradient_ratio": "gradient",
     "effective_rank": "rank",
-    "headroom_float16_bits": "fp16 bits",
+    "headroom_float16_bits": "over",
+    "underflow_headroom_bits": "under",
     "branch_to_stream": "branch",
+}
+_WORDS = {
+    **_HEADERS,
+    "update_exponent": "step",
+    "weight_update_exponent": "step of the weights",
 }
 
 
@@ -30,10 +36,13 @@ def print_comparison(found: Comparison, console: Console) -> None:
     rows = [row for row in found.rows if not row.refused]
     seeds = len(found.seeds)
     plain(console, found.target)
-    plain(
+    sizes = "".join(f", {name} {number}" for name, number in found.sizes.items())
+    at = f"depths {', '.join(map(str, found.depths))}" if len(found.depths) > 1 else "that depth"
+    steps = len(next(iter(rows[0].updates.values()), ()))
+    paragraph(
         console,
-        f"depth {found.depth}, {seeds} seed{'s' * (seeds > 1)}, the step at depths "
-        f"{', '.join(map(str, found.depths))}; median over seeds, (least to largest) below it",
+        f"depth {found.depth}{sizes}, {seeds} seed{'s' * (seeds > 1)}: median, (least to largest) "
+        f"below it; the first step at {at}, {steps} seed{'s' * (steps > 1)}",
     )
     plain(console)
     columns = [Column("recipe", _twice(row.name for row in rows), right=False)]
@@ -52,12 +61,14 @@ def print_comparison(found: Comparison, console: Console) -> None:
     paragraph(
         console,
         "last state: its RMS. drift: largest over smallest RMS of a state. gradient: RMS at the "
-        "input over that at the output. rank: participation ratio of the end-to-end Jacobian. fp16 "
-        "bits: to overflow, the least of any site. branch: RMS over the stream's. step ~ L^: how "
-        "the change of the logits by the first step of SGD grows with depth, at the recipe's "
-        "rates, with half of its 95 per cent interval; weights: that of matrices alone; x: a "
+        "input over that at the output. rank: participation ratio of the end-to-end Jacobian of "
+        "one example's state. over, under: binary digits to float16's overflow and underflow, the "
+        "least of any site. branch: RMS over the stream's. step ~ L^: how the change of the logits "
+        "by the first step of SGD grows with depth, at the recipe's rates, with half of its 95 per "
+        "cent interval; weights: that of matrices alone; x: a "
         "factor for each block, where it follows no power. time: a step over that of the network "
-        f"as given, n = {len(rows[0].step_time)} rounds.",
+        f"as given, n = {len(rows[0].step_time)} rounds beside whatever else this machine does. "
+        "parameters: all, then what a recipe adds.",
     )
     for row in found.rows:
         if row.name != PLAIN:
@@ -114,4 +125,4 @@ def _about(row: Row, console: Console) -> None:
     for line in row.left:
         paragraph(console, f"not done: {line}", indent="  ")
     for name, why in row.reasons.items():
-        paragraph(console, f"{name} not measured: {why}", indent="  ")
+        paragraph(console, f"{_WORDS.get(name, name)} not measured: {why}", indent="  ")

@@ -7,6 +7,7 @@ where it stands beside its rivals, with what it needs and what it costs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,8 @@ __all__ = [
 PLAIN: Final = "as given"
 #: Rounds of timed steps, one of every recipe in each.
 ROUNDS: Final = 5
+#: Seeds of the first step, at least: its exponent is over them.
+_STEP_SEEDS: Final = 6
 #: Steps in a row of one network, of which the shortest counts.
 _REPEATS: Final = 3
 _UPDATE: Final = "RMS change of 10 logits per unit learning rate, SGD at the recipe's rates"
@@ -60,21 +63,25 @@ QUANTITIES: Final = {
     "forward_end_rms": "RMS of the last state",
     "forward_drift": "largest over smallest RMS of a state",
     "gradient_ratio": "RMS of the gradient at the input over that at the output",
-    "effective_rank": "participation ratio of the end-to-end Jacobian, of the state's width",
+    "effective_rank": "participation ratio of the end-to-end Jacobian, of the numbers of one "
+    "example's state",
     "headroom_float16_bits": "binary digits to overflow of float16, the least of any site",
+    "underflow_headroom_bits": "binary digits to underflow of float16, the least of any site",
     "branch_to_stream": "RMS of a branch over the stream's, the mean over branches",
 }
 
 
 class Built(NamedTuple):
     """A network of one recipe: a module, what it is run on, what the recipe changed, what it could
-    not, and its groups for the optimiser."""
+    not, its groups for the optimiser, and whether the recipe wants a norm in front of the head that
+    the module does not have."""
 
     model: nn.Module
     batch: Any
     changes: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
+    norm: bool = False
 
     @property
     def rates(self) -> dict[str, float]:
@@ -144,6 +151,7 @@ class Comparison:
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     settings: dict[str, Any]
+    sizes: dict[str, int] = field(default_factory=dict)  # of an equation: width, batch, ...
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document: each quantity with its median, least and largest over seeds."""
@@ -181,6 +189,7 @@ class Comparison:
             "depth": self.depth,
             "depths": list(self.depths),
             "seeds": list(self.seeds),
+            "sizes": self.sizes,
             "settings": self.settings,
             "quantities": QUANTITIES,
             "recipes": rows,
@@ -215,7 +224,9 @@ def of_network(network: Network, batch: int = 32) -> Build:
         found = layout(model, data)
         plan = recipe.plan(found)
         left = tuple(part.said for part in held(model, found, plan) if not part.holds)
-        return Built(model, data, changes, left, plan.groups)
+        # A network of blocks alone has no head: the norm in front of it is the head's.
+        headed = plan.final not in (None, "none")
+        return Built(model, data, changes, left, plan.groups, headed)
 
     return build
 
@@ -250,8 +261,8 @@ def compare(
     ``target``: an equation (text or tree) or a Network, run on ``batch`` Gaussian examples, with
     ``depth``, ``width`` and the Network's other arguments as in ``measure``; or a function
     ``build(depth, seed)`` that gives ``(module, batch)``, with a ``depth``. The first step is taken
-    at ``depths``: a quarter, a half and the whole depth; one alone gives no exponent. Small
-    networks run in one PyTorch thread.
+    at ``depths``, from an eighth of the depth to all of it by factors of two, under at least six
+    seeds; one depth alone gives no exponent. Small networks run in one PyTorch thread.
 
     A recipe that does not cover the network has a row that says why. Raises SpecificationError for
     a name that no recipe has, what the network itself raises.
@@ -260,11 +271,14 @@ def compare(
     if isinstance(target, str | Block | Network):
         network = network_of(target, {"depth": depth, "width": width, **sizes})
         build, depth, named = of_network(network, batch), network.depth, str(network.block)
+        shapes = {"width": network.width, "batch": batch}
     else:
         if depth is None:
             raise SpecificationError("a function builds the network; give the depth to build it at")
-        build, named = of_builder(target), "a module that a function builds"
-    return compare_built(build, recipes, depth, seeds, depths, target=named, progress=progress)
+        build, named, shapes = of_builder(target), "a module that a function builds", {}
+    return compare_built(
+        build, recipes, depth, seeds, depths, target=named, sizes=shapes, progress=progress
+    )
 
 
 def compare_built(
@@ -275,11 +289,12 @@ def compare_built(
     depths: Sequence[int] | None = None,
     *,
     target: str = "",
+    sizes: dict[str, int] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """``compare`` for a builder of its own kind."""
+    """``compare`` for a builder of its own kind; ``sizes``: what else the header names."""
     chosen = [recipe_named(name) if isinstance(name, str) else name for name in recipes]
-    over = tuple(depths or sorted({max(depth // 4, 1), max(depth // 2, 1), depth}))
+    over = tuple(depths or sorted({max(depth // by, 1) for by in (8, 4, 2, 1)}))
 
     def rows() -> tuple[Row, ...]:
         return _rows(build, chosen, depth, seeds, over, progress)
@@ -290,7 +305,9 @@ def compare_built(
     else:
         found = rows()
     settings = {"timed_rounds": ROUNDS, "update": _UPDATE}
-    return Comparison(target, depth, over, tuple(seeds), found, settings)
+    if recipes and all(row.refused for row in found[1:]):
+        raise NetworkError(f"no recipe covers this network: {found[1].refused}")
+    return Comparison(target, depth, over, tuple(seeds), found, settings, sizes or {})
 
 
 def _small(built: Built) -> bool:
@@ -346,14 +363,17 @@ def _row(
             quantities.setdefault(name, []).append(value)
     updates: dict[int, list[float]] = {}
     of_weights: dict[int, list[float]] = {}
+    more = [seed for seed in range(_STEP_SEEDS + len(seeds)) if seed not in seeds]
+    stepped = (*seeds, *more[: max(_STEP_SEEDS - len(seeds), 0)])
     for at in depths:
         try:
-            networks = built if at == depth else [build(recipe, at, seed) for seed in seeds]
+            known = dict(zip(seeds, built, strict=True)) if at == depth else {}
+            networks = [known[s] if s in known else build(recipe, at, s) for s in stepped]
         except NetworkError as error:  # one layer alone may be what the rule leaves out
             reasons[f"updates at depth {at}"] = str(error)
             continue
-        for seed, network in zip(seeds, networks, strict=True):
-            moved = functional_step(network.model, network.batch, seed, network.rates)
+        for seed, network in zip(stepped, networks, strict=True):
+            moved = functional_step(network.model, network.batch, seed, network.rates, network.norm)
             updates.setdefault(at, []).append(moved.all)
             of_weights.setdefault(at, []).append(moved.weights)
     first = built[0]
@@ -384,7 +404,13 @@ def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, flo
         built.model,
         built.batch,
         seed=seed,
-        instruments=["rivers", "branches", "effective_rank_participation", "headroom_float16_bits"],
+        instruments=[
+            "rivers",
+            "branches",
+            "effective_rank_participation",
+            "headroom_float16_bits",
+            "underflow_headroom_bits",
+        ],
     )
     summary = profile.summary()
     found: dict[str, float] = {}
@@ -393,9 +419,13 @@ def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, flo
             found[name] = float(summary[name][0])
         else:
             reasons[name] = profile.why_not(name)
+    if math.isnan(found.get("gradient_ratio", 0.0)) and not profile["gradient_rms"].any():
+        del found["gradient_ratio"]
+        reasons["gradient_ratio"] = "no gradient enters the stream: the head begins at zero"
     for name, column, reduce in (
         ("effective_rank", "effective_rank_participation", lambda v: v[0]),
         ("headroom_float16_bits", "headroom_float16_bits", np.nanmin),
+        ("underflow_headroom_bits", "underflow_headroom_bits", np.nanmin),
         ("branch_to_stream", "branch_to_stream", np.nanmean),
     ):
         if column in profile:

@@ -5,7 +5,9 @@
 ``J``: the derivative of the logits after the weights; ``rate``: the share of the learning rate that
 a recipe gives a parameter, so that the update is per unit of it. The logits are a fixed linear
 classifier's on the last axis (of images their channels, averaged) of what the module gives; the
-loss is cross-entropy over random labels. The classifier itself does not move: what is measured is
+loss is cross-entropy over random labels. With ``norm`` each position of the last state is divided
+by its root mean square first, as in front of the head of a pre-norm network. The classifier itself
+does not move: what is measured is
 the change of the function that is deep. Zhang, Dauphin and Ma, arXiv 1901.09321, section 3: this is
 what must not grow with depth.
 """
@@ -39,7 +41,11 @@ class Update(NamedTuple):
 
 
 def functional_step(
-    model: nn.Module, batch: Any, seed: int = 0, rates: Mapping[str, float] | None = None
+    model: nn.Module,
+    batch: Any,
+    seed: int = 0,
+    rates: Mapping[str, float] | None = None,
+    norm: bool = False,
 ) -> Update:
     """The update in float64, of a copy; the model is left as it was. ``rates``: by parameter, 1 of
     those that are not named.
@@ -51,7 +57,7 @@ def functional_step(
     named = [(name, p) for name, p in copied.named_parameters() if p.requires_grad]
     with quiet(), twice_differentiable(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        logits = _logits(call(copied, given), seed)
+        logits = _logits(call(copied, given), seed, norm)
         labels = torch.randint(CLASSES, logits.shape[:1], device=logits.device)
         loss = F.cross_entropy(logits, labels)
         every = [p for _, p in named]
@@ -77,7 +83,7 @@ def _moved(along: Sequence[Tensor], cotangent: Tensor) -> float:
     return float(change.square().mean().sqrt())
 
 
-def _logits(output: Any, seed: int) -> Tensor:
+def _logits(output: Any, seed: int, norm: bool) -> Tensor:
     """A classifier of variance 1/n, drawn from the seed, on the first real tensor."""
     found = [t for _, t in tensors(output) if t.is_floating_point() and t.requires_grad]
     if not found or found[0].dim() < 2:
@@ -89,6 +95,8 @@ def _logits(output: Any, seed: int) -> Tensor:
     if state.dim() == 4:
         state = state.mean((2, 3))
     width = state.shape[-1]
+    if norm:
+        state = state / state.square().mean(-1, keepdim=True).sqrt()
     generator = torch.Generator().manual_seed(seed)
     head = torch.randn(CLASSES, width, generator=generator, dtype=torch.float64)
     return state.reshape(-1, width) @ head.to(state.device).T / math.sqrt(width)
