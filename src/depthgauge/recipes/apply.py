@@ -28,6 +28,7 @@ from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.network.spec import Network
 from depthgauge.recipes.audit import counted_finding
+from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Target, init_of, number_of, scope_of
@@ -39,6 +40,7 @@ from depthgauge.recipes.wrappers import (
     Shifted,
     Standardised,
     Times,
+    Weighed,
     norm_of,
 )
 from depthgauge.trace.graph import common_path
@@ -61,20 +63,12 @@ class Applied:
     left: tuple[str, ...]
     asked: tuple[Group, ...] = ()
 
-    def groups(self, lr: float, weight_decay: float | None = None) -> list[dict[str, Any]]:
-        """Groups for an optimiser: rates by the recipe; what no group names learns at ``lr``."""
-        named = dict(self.model.named_parameters())
-        rows = [(group, [p for p in group.paths if p in named]) for group in self.asked]
-        taken = {path for _, paths in rows for path in paths}
-        rest = Group("all others", tuple(path for path in named if path not in taken))
-        found = []
-        for group, paths in ((rest, list(rest.paths)), *rows):
-            if paths:
-                row: dict[str, Any] = {"params": [named[p] for p in paths], "lr": group.rate * lr}
-                if weight_decay is not None:
-                    row["weight_decay"] = weight_decay if group.decay else 0.0
-                found.append(row)
-        return found
+    def groups(
+        self, lr: float, weight_decay: float | None = None, eps: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Groups for an optimiser: rates by the recipe; what no group names learns at ``lr``.
+        ``eps``: Adam's."""
+        return grouped(self.model, self.asked, lr, weight_decay, eps)
 
 
 @dataclass(frozen=True)
@@ -326,10 +320,14 @@ class _Work:
             if not inside and form.inlet is not None:
                 self._inlet(branch, form, form.inlet, done)
             self._coefficients(branch, form, done)
+            if form.logits is not None:
+                self._logits(branch, form.logits, done)
             if form.shifts:
                 self._shifts(branch, done)
             if form.biased:
                 self._biases(branch, done)
+        if plan.outlet is not None:
+            self._outlets(plan.outlet, done)
         for put in self.later:  # behind all that is put around the last sum
             put()
         for module in self.model.modules():
@@ -481,6 +479,32 @@ class _Work:
             what = "branch inputs scaled"
             for path in dict.fromkeys((*self._entrances(branch), *across)):
                 self._wrap(path, lambda m: Entered(m, Times(number)), done, what, number)
+
+    def _logits(self, branch: Residual, text: str, done: Counter[str]) -> None:
+        """Attention's logits times a number: where queries have a layer of their own, behind it."""
+        scope = {**scope_of(self.found, branch), "d": float(branch.head or 1)}
+        ratio = number_of(text, scope) / branch.logits
+        if not branch.head or math.isclose(ratio, 1):
+            return
+        if not branch.queries or math.isnan(ratio):
+            self.left.append(
+                f"in '{branch.path}' no layer makes the queries alone, whose output could be "
+                f"multiplied: its attention logits keep their factor"
+            )
+            return
+        what = f"attention logits scaled to {text}"
+        self._wrap(branch.queries, lambda m: Left(m, Times(ratio)), done, what)
+
+    def _outlets(self, text: str, done: Counter[str]) -> None:
+        """What enters each head times a number."""
+        branches = self.found.branches
+        number = number_of(text, scope_of(self.found, branches[-1] if branches else None))
+        for head, here in zip(self.found.heads, self.found.outlets, strict=True):
+            ratio = number / here
+            if math.isnan(ratio):
+                self.left.append(f"the factor of the head '{head.path}' could not be read")
+            elif not math.isclose(ratio, 1):
+                self._wrap(head.called, partial(_timed, ratio), done, "heads scaled")
 
     def _entrances(self, branch: Residual) -> list[str]:
         """The modules that what enters the branch is given to: that of all its first layers, if the
@@ -636,6 +660,14 @@ def _slowed(module: nn.Module) -> None:
         module.enable_nested_tensor = module.use_nested_tensor = False
     elif isinstance(module, nn.TransformerEncoderLayer):
         module.activation_relu_or_gelu = 0
+
+
+def _timed(ratio: float, module: nn.Module) -> nn.Module:
+    """What enters a layer times a number: of a linear one behind its weight, since a number in
+    front of it would stand on the stream, and be one of its last sum."""
+    if isinstance(module, nn.Linear):
+        return Weighed(module, ratio)
+    return Entered(module, Times(ratio))
 
 
 def _followed(module: nn.Module, kind: str, width: int, axis: int) -> Left:

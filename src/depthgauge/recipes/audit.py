@@ -25,13 +25,14 @@ from torch.optim import Optimizer
 
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import options_of, rms_of
+from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.first_steps import first_gradients
 from depthgauge.recipes.inside import counted, effective
+from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import (
     Count,
     Form,
-    Group,
     Plan,
     Recipe,
     Rule,
@@ -49,23 +50,6 @@ __all__ = ["Audit", "Finding", "audit", "counted_finding", "held"]
 _EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
 #: How far a fixed factor or a learned number may lie from the recipe's.
 _CLOSE = 1e-3
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One part of a recipe: how many of its tensors or places are as they should be, and in a
-    sentence what was found. ``ratio``: geometric mean of measured over expected standard deviation,
-    NaN where zeros or counts are asked for."""
-
-    part: str
-    matching: int
-    of: int
-    said: str
-    ratio: float = math.nan
-
-    @property
-    def holds(self) -> bool:
-        return self.matching == self.of
 
 
 @dataclass(frozen=True)
@@ -132,9 +116,7 @@ def audit(
     if plan.wakes:
         findings += _woken(model, batch, plan.wakes, loss)
     if optimizer is not None:
-        findings += [_group(model, group, optimizer) for group in plan.groups if group.paths]
-        if any(group.rate != 1 and group.paths for group in plan.groups):
-            findings.append(_others(model, plan.groups, optimizer))
+        findings += groups_held(model, plan, optimizer)
     return Audit(rules.name, found.L, found.m, tuple(findings))
 
 
@@ -155,6 +137,8 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         others = [norm for norm in found.every if norm.kind != plan.everywhere]
         why = f"{plan.everywhere} takes their place"
         yield counted_finding(Count("norms of another kind", len(others), 0, why))
+    if plan.outlet is not None and found.heads:
+        yield _multiplied(found, plan.outlet)
     if plan.final is not None and found.ends:
         yield _final(found, plan)
     for count in (*counted(found, plan), *plan.counts):
@@ -360,6 +344,11 @@ class _Step:
             )
         )
 
+    def scored(self, text: str) -> bool:
+        """Whether attention multiplies its logits by this number, ``"1/d"``."""
+        asked = number_of(text, {**self.scope, "d": float(self.branch.head)})
+        return math.isclose(self.branch.logits, asked, rel_tol=_CLOSE)
+
     def weighed(self, skip: str | None, factor: str | None) -> bool:
         """Whether skip and branch have these factors; before a norm, whether their ratio has."""
         has = self.branch.skip, self.branch.factor
@@ -379,6 +368,8 @@ def _forms(
     weighed = [s for s in steps if s.form.skip is not None or s.form.factor is not None]
     if weighed:
         yield _weighed(weighed)
+    if attending := [s for s in steps if s.form.logits is not None and s.branch.head]:
+        yield _scored(attending)
     if entering := [s for s in steps if s.form.inlet is not None]:
         yield _entered(entering)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
@@ -452,6 +443,22 @@ def _entered(steps: Sequence[_Step]) -> Finding:
     return Finding(part, sum(right), len(steps), said)
 
 
+def _scored(steps: Sequence[_Step]) -> Finding:
+    """The number that products of queries and keys are multiplied by."""
+    right = [s.scored(s.form.logits or "1") for s in steps]
+    said = f"{sum(right)} of {len(steps)} attention logits that are {steps[0].form.logits} q k"
+    if not all(right):
+        wrong = [s for s, ok in zip(steps, right, strict=True) if not ok]
+        branch = wrong[0].branch
+        has = "what is not read" if math.isnan(branch.logits) else f"{branch.logits:.4g}"
+        said += f", d features in a head; '{branch.path}' has {has} for d = {branch.head}"
+        for text, words in wrong[0].form.logits_mistakes:
+            if all(s.scored(text) for s in wrong):
+                said += f": {words}"
+                break
+    return Finding("attention logits", sum(right), len(steps), said)
+
+
 def _sum_of(step: _Step) -> str:
     skip = step.number(step.form.skip, step.branch.skip)
     factor = step.number(step.form.factor, step.branch.factor)
@@ -520,6 +527,17 @@ def _final(found: Layout, plan: Plan) -> Finding:
     return Finding(part, right, len(read), said)
 
 
+def _multiplied(found: Layout, outlet: str) -> Finding:
+    """The fixed number around each head."""
+    asked = number_of(outlet, scope_of(found, found.branches[-1] if found.branches else None))
+    right = [math.isclose(number, asked, rel_tol=_CLOSE) for number in found.outlets]
+    said = f"{sum(right)} of {len(right)} heads whose input is multiplied by {outlet} = {asked:.4g}"
+    if not all(right):
+        at = right.index(False)
+        said += f"; '{found.heads[at].path}' has {found.outlets[at]:.4g}"
+    return Finding("multipliers of heads", sum(right), len(right), said)
+
+
 def _gains(
     gains: Sequence[tuple[str, float, str]], wanted: int, parameters: Mapping[str, Tensor]
 ) -> Finding:
@@ -585,44 +603,3 @@ def _woken(
         if late:
             said += f"; '{late[0]}' has none ({len(late)} in all)"
         yield Finding(f"gradients at step {step}", len(wakes) - len(wrong), len(wakes), said)
-
-
-def _group(model: nn.Module, group: Group, optimizer: Optimizer) -> Finding:
-    """Whether the parameters of a group learn at its share of the largest rate."""
-    named = dict(model.named_parameters())
-    rates = {id(p): float(g["lr"]) for g in optimizer.param_groups for p in g["params"]}
-    decays = {
-        id(p): float(g.get("weight_decay", 0)) for g in optimizer.param_groups for p in g["params"]
-    }
-    top = max(rates.values(), default=0.0)
-    right = [
-        math.isclose(rates.get(id(named[path]), math.nan), group.rate * top, rel_tol=_CLOSE)
-        and (group.decay or not decays.get(id(named[path])))
-        for path in group.paths
-    ]
-    said = f"{sum(right)} of {len(right)} {group.what} learn at {group.rate:g} of the rate"
-    said += "" if group.decay else ", without weight decay"
-    if not all(right):
-        path = group.paths[right.index(False)]
-        rate = rates.get(id(named[path]))
-        said += (
-            f"; '{path}' learns at {rate:g}, expected {group.rate * top:g}"
-            if rate is not None
-            else f"; '{path}' is in no group"
-        )
-    return Finding(f"rate of {group.what}", sum(right), len(right), said)
-
-
-def _others(model: nn.Module, groups: Sequence[Group], optimizer: Optimizer) -> Finding:
-    """Whether what no group names learns at the full rate."""
-    rates = {id(p): float(g["lr"]) for g in optimizer.param_groups for p in g["params"]}
-    top, named = max(rates.values(), default=0.0), {p for group in groups for p in group.paths}
-    rest = {
-        path: rates[id(p)]
-        for path, p in model.named_parameters()
-        if path not in named and id(p) in rates
-    }
-    slow = [path for path, rate in rest.items() if not math.isclose(rate, top, rel_tol=_CLOSE)]
-    said = f"{len(rest) - len(slow)} of {len(rest)} other parameters learn at the full rate"
-    said += f"; '{slow[0]}' does not" if slow else ""
-    return Finding("rate of all others", len(rest) - len(slow), len(rest), said)

@@ -38,7 +38,7 @@ def bounded_plan(layout: Layout, kind: str, title: str, starts: dict[str, str]) 
     return Plan(
         tuple(rules),
         forms,
-        groups=(Group(f"numbers of {title}", numbers, decay=False),),
+        groups=(Group(f"numbers of {title}", numbers, decay=0),),
         everywhere=kind,
     )
 

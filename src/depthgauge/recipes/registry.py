@@ -6,9 +6,11 @@ from typing import Final
 
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.recipes.admin import ADMIN, ADMIN_CONSTANT
+from depthgauge.recipes.completep import COMPLETEP
 from depthgauge.recipes.deepnorm import DEEPNORM
 from depthgauge.recipes.deepscalelm import DEEPSCALELM
 from depthgauge.recipes.delta_orthogonal import DELTA_ORTHOGONAL
+from depthgauge.recipes.depth_mup import DEPTH_MUP
 from depthgauge.recipes.derf import DERF
 from depthgauge.recipes.dyt import DYT
 from depthgauge.recipes.fixup import FIXUP
@@ -21,6 +23,7 @@ from depthgauge.recipes.layerscale import LAYERSCALE
 from depthgauge.recipes.lecun import LECUN
 from depthgauge.recipes.lsuv import LSUV
 from depthgauge.recipes.mix_ln import MIX_LN
+from depthgauge.recipes.mup import MUP
 from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.placements import PLACEMENTS
@@ -74,6 +77,7 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         DERF,
     ),
     "a Transformer": (GPT2, T_FIXUP, DEEPSCALELM, SMALLINIT),
+    "a base width or depth at which the rates were found": (MUP, DEPTH_MUP, COMPLETEP),
 }
 RECIPES: Final[dict[str, Recipe]] = {
     recipe.name: recipe for group in GROUPS.values() for recipe in group

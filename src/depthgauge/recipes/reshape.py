@@ -40,6 +40,7 @@ from depthgauge.equation.nodes import (
     Scale,
     State,
     Statement,
+    Symbol,
     Update,
     Value,
     rewrite,
@@ -247,6 +248,8 @@ class _Reshape:
         core = term.core
         if form.norms is not None:
             core = self._without_norms(core)
+        if form.logits is not None:
+            core = self._branch_with(core, _with_logits(parse_scalar(form.logits, ("d",))))
         if form.biased:
             core = self._branch_with(core, _with_bias)
         norms = form.norms or {}
@@ -337,6 +340,21 @@ def _bare(node: Node) -> Node:
 
 def _with_bias(node: Node) -> Node:
     return replace(node, bias=True) if isinstance(node, _WEIGHTS) else node
+
+
+def _with_logits(scale: Scalar) -> Callable[[Node], Node]:
+    """Attention by this number, in which ``d`` is the features of a head."""
+
+    def rule(node: Node) -> Node:
+        if not isinstance(node, Attention):
+            return node
+        one = node.heads == ONE
+        head = Symbol("n") if one else Arithmetic("/", Symbol("n"), node.heads)
+        number = rewrite(scale, lambda inner: head if inner == Symbol("d") else inner)
+        assert isinstance(number, SCALARS)
+        return replace(node, scale=number)
+
+    return rule
 
 
 def _same(node: Node) -> Node:

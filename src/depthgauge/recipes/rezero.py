@@ -41,7 +41,7 @@ def _plan(layout: Layout) -> Plan:
         counts=(Count("norms", len(layout.norms), 0, "ReZero does without"),),
         silent=True,
         wakes=weights,
-        groups=(Group("multipliers", layout.scalars, 1.0, decay=False),),
+        groups=(Group("multipliers", layout.scalars, 1.0, decay=0),),
     )
 
 

@@ -49,7 +49,7 @@ def number_of(text: str, scope: Mapping[str, float]) -> float:
 
 @cache
 def _scalar(text: str) -> Any:
-    return parse_scalar(text)
+    return parse_scalar(text, ("d",))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Form:
     multiplies. ``biased``: each of its weight layers has a bias. ``mistakes``: coefficients that
     are met in place of these, each (skip, factor, words); ``learned_mistakes`` and
     ``inlet_mistakes``: each (text, words); ``misplaced``: places of norms that are met in place of
-    these, each (places, words).
+    these, each (places, words). ``logits``: the number that products of queries and keys are
+    multiplied by, in ``d``, the features of a head; ``logits_mistakes``: each (text, words).
     """
 
     skip: str | None = None
@@ -108,6 +109,8 @@ class Form:
     inlet_mistakes: tuple[tuple[str, str], ...] = ()
     misplaced: tuple[tuple[tuple[str, ...], str], ...] = ()
     carried: str | None = None
+    logits: str | None = None
+    logits_mistakes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,15 @@ class Count:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that learn at ``rate`` times the rate of the others; ``decay``: whether weight
-    decay is meant for them."""
+    """Parameters that learn at ``rate`` times the rate of the others, decay by ``decay`` times
+    their weight decay (0: it is not meant for them), and have ``eps`` times their epsilon of Adam.
+    """
 
     what: str
     paths: tuple[str, ...]
     rate: float = 1.0
-    decay: bool = True
+    decay: float = 1.0
+    eps: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,8 @@ class Plan:
     layers that are to have a bias; one that has none gets one, and the plan is made anew.
     ``final``: the kind of the norm between a stream's last sum and the layer that reads it
     (``""``: whatever kind is there, ``"none"``: no norm). ``everywhere``: the kind that takes the
-    place of every norm, also of those that stand in no branch.
+    place of every norm, also of those that stand in no branch. ``outlet``: the fixed number around
+    each head. ``adaptive``: the groups' rates are for Adam and its like.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -154,6 +160,8 @@ class Plan:
     biased: tuple[Weight, ...] = ()
     final: str | None = None
     everywhere: str | None = None
+    outlet: str | None = None
+    adaptive: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
 
-__all__ = ["Entered", "Left", "PerChannel", "Scaled", "Shifted", "Standardised", "Times", "norm_of"]
+__all__ = [
+    "Entered",
+    "Left",
+    "PerChannel",
+    "Scaled",
+    "Shifted",
+    "Standardised",
+    "Times",
+    "Weighed",
+    "norm_of",
+]
 
 
 class _Around(nn.Module):
@@ -94,6 +105,22 @@ class Left(_Around):
 
     def forward(self, *given: Any, **options: Any) -> Any:
         return _first(self.module(*given, **options), self.after)
+
+
+class Weighed(_Around):
+    """``number * W x + bias`` of a linear layer, whose bias keeps its size."""
+
+    def __init__(self, module: nn.Linear, number: float) -> None:
+        super().__init__()
+        self.number = number
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.number * F.linear(x, self.module.weight)
+        return made if self.module.bias is None else made + self.module.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.number:g}"
 
 
 class Scaled(_Around):

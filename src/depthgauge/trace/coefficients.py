@@ -17,7 +17,7 @@ from torch import Tensor
 from depthgauge.trace.graph import Ref, Value
 from depthgauge.trace.roles import Roles
 
-__all__ = ["Weighed", "after_sum", "entering", "parameter_of", "weighed"]
+__all__ = ["Weighed", "after_sum", "entering", "fixed", "parameter_of", "weighed"]
 
 #: What neither scales nor mixes.
 _IDLE = ("shape", "drop")
@@ -46,7 +46,7 @@ def weighed(roles: Roles, parameters: Mapping[str, Tensor], i: int) -> Weighed:
                 number *= by[0]
                 learned.append(by[1:])
             else:
-                number *= _fixed(value)
+                number *= fixed(value)
         elif value.kind not in _IDLE and not _biased(roles, value, below):
             break
         i = below
@@ -65,7 +65,7 @@ def after_sum(roles: Roles, end: int, total: int) -> float:
         if roles.norm_of(i) is not None or roles.bends(i):
             number = 1.0
         elif value.kind == "product" and not _is_learned(roles, value, below):
-            number *= _fixed(value)
+            number *= fixed(value)
         i = below
     return number
 
@@ -82,7 +82,7 @@ def entering(roles: Roles, layer: int, begin: int) -> float:
         if i != layer and open_:
             open_ = roles.norm_of(i) is None
             if value.kind == "product" and not _is_learned(roles, value, below):
-                number *= _fixed(value)
+                number *= fixed(value)
         if below == begin:
             return number
         i = below
@@ -121,7 +121,7 @@ def _learned(
     assert other is not None
     number, made = 1.0, other
     while made.kind == "product" and len(made.inputs) == 1:
-        number *= _fixed(made)
+        number *= fixed(made)
         made = roles.values[made.inputs[0]]
     source = parameter_of(roles.values, made.index)
     held = parameters.get(source.path) if source is not None else None
@@ -136,7 +136,7 @@ def parameter_of(values: Sequence[Value], i: int) -> Value | None:
     return values[i] if values[i].kind == "parameter" else None
 
 
-def _fixed(value: Value) -> float:
+def fixed(value: Value) -> float:
     """The number in a product with one; NaN for a mask or a tensor."""
     numbers = [a for a in value.args if isinstance(a, int | float) and not isinstance(a, Ref)]
     if len(numbers) != 1 or len(value.inputs) != 1:

@@ -17,7 +17,7 @@ from torch import Tensor
 from depthgauge.trace.graph import Graph, Ref, Value
 from depthgauge.trace.roles import Roles
 
-__all__ = ["ROLES", "projections"]
+__all__ = ["ROLES", "is_layer", "layers_below", "projections"]
 
 ROLES: Final = ("query", "key", "value")
 
@@ -28,9 +28,9 @@ def projections(roles: Roles) -> dict[int, dict[str, tuple[int, ...] | None]]:
     found: dict[int, dict[str, tuple[int, ...] | None]] = {}
     for i in sorted(roles.graph.live):
         for role, j in _operands(roles, roles.values[i]):
-            below = _below(roles, j)
+            below = layers_below(roles, j)
             for layer in below:
-                if _layer(roles, layer):
+                if is_layer(roles, layer):
                     found.setdefault(layer, {})[role] = _places(roles.graph, layer, j, below)
     return found
 
@@ -62,16 +62,16 @@ def _scored(roles: Roles, i: int) -> tuple[int, int] | None:
     return None
 
 
-def _layer(roles: Roles, i: int) -> bool:
+def is_layer(roles: Roles, i: int) -> bool:
     return roles.values[i].kind in ("weights", "contract") and roles.layers(i) == 1
 
 
-def _below(roles: Roles, i: int) -> set[int]:
+def layers_below(roles: Roles, i: int) -> set[int]:
     """What value ``i`` was computed from, down to the first layers."""
     found, todo = {i}, [i]
     while todo:
         j = todo.pop()
-        if not _layer(roles, j):
+        if not is_layer(roles, j):
             new = set(roles.flow[j]) - found
             found |= new
             todo += new

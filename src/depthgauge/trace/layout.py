@@ -31,6 +31,7 @@ from depthgauge.trace.coefficients import after_sum, entering, parameter_of, wei
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value, common_path
 from depthgauge.trace.heads import ROLES, projections
+from depthgauge.trace.logits import logits, outlet
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
@@ -165,7 +166,9 @@ class Residual:
     (NaN where they differ). ``across``: the weights of such a skip. ``bent``: the stream passes an
     activation after the sum. ``leaks``: the learned number in front of the branch is added to an
     identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
-    is switched off.
+    is switched off. ``logits``: the fixed number that products of queries and keys are
+    multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
+    ``queries`` the module that makes queries and nothing else, ``""`` where none does.
     """
 
     stream: str
@@ -190,6 +193,9 @@ class Residual:
     across: tuple[Weight, ...] = ()
     bent: bool = False
     leaks: bool = False
+    logits: float = math.nan
+    head: int = 0
+    queries: str = ""
 
     @property
     def projected(self) -> bool:
@@ -207,8 +213,8 @@ class Layout:
     in no branch (stems, shortcuts, heads), the modules of all norms, and of those after the last
     sum, the parameters that are one number, the biases of weights, the kinds of activation that
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
-    each stream, the tables that embeddings look up, and the weights of layers whose inputs could
-    not be counted."""
+    each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
+    counted, the paths of all parameters, and the fixed number around each head."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -223,6 +229,8 @@ class Layout:
     ends: tuple[End, ...] = ()
     tables: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    outlets: tuple[float, ...] = ()
 
     @property
     def L(self) -> int:
@@ -342,7 +350,20 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         ends=tuple(_end(analysis, track, sums) for track in analysis.tracks if track.stream.links),
         tables=_tables(graph),
         uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
+        parameters=tuple(parameters),
+        outlets=tuple(_outlet(analysis, weight) for weight in heads),
     )
+
+
+def _outlet(analysis: Analysis, head: Weight) -> float:
+    """The fixed number around the last layer that multiplies by this weight."""
+    at = [
+        i
+        for i in sorted(analysis.graph.live)
+        if analysis.roles.layers(i)
+        and any(head.path == path for _, row in _held(analysis, i) for path, _ in row)
+    ]
+    return outlet(analysis.roles, at[-1]) if at else math.nan
 
 
 def _listed(paths: Sequence[str]) -> list[int]:
@@ -471,6 +492,7 @@ class _Row:
         after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
         bent = [values[i] for i in self.order if i in self.readings.activations]
+        scored = logits(roles, self.parts, self.order)
         return Residual(
             stream,
             block,
@@ -497,6 +519,9 @@ class _Row:
             across=across.weights(branch.begin) if link.merge.kind == "projected" else (),
             bent=any(i in self.readings.activations for i in after),
             leaks=self._leaks(link, branch),
+            logits=scored.number,
+            head=scored.head,
+            queries=self.analysis.graph.path(scored.queries) if scored.queries >= 0 else "",
         )
 
     def _leaks(self, link: Link, branch: Branch) -> bool:

@@ -1,0 +1,123 @@
+"""The fixed numbers at two places that parametrisations are about: in front of the softmax of
+attention, and around the layer that a network ends with.
+
+    logits = number q k^T        d features in each head
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from depthgauge.trace.coefficients import fixed
+from depthgauge.trace.graph import Value
+from depthgauge.trace.heads import is_layer, layers_below
+from depthgauge.trace.roles import Roles
+
+__all__ = ["Logits", "logits", "outlet"]
+
+_IDLE = ("shape", "drop")
+
+
+@dataclass(frozen=True)
+class Logits:
+    """By what the product of queries and keys is multiplied (NaN where that is not read, or where
+    there is no attention), how many features a head has, and the value of the layer that makes
+    queries and nothing else, with no norm behind it; -1 without one."""
+
+    number: float = math.nan
+    head: int = 0
+    queries: int = -1
+
+
+def logits(
+    roles: Roles,
+    parts: Mapping[int, Mapping[str, tuple[int, ...] | None]],
+    order: Sequence[int],
+) -> Logits:
+    """Of the one attention among the values ``order``; of several, where they agree, the number."""
+    found = [row for i in order if (row := _of(roles, parts, roles.values[i])) is not None]
+    if len(found) == 1:
+        return found[0]
+    if len({(row.number, row.head) for row in found}) == 1:
+        return Logits(found[0].number, found[0].head)
+    return Logits()
+
+
+def _of(
+    roles: Roles, parts: Mapping[int, Mapping[str, tuple[int, ...] | None]], value: Value
+) -> Logits | None:
+    if value.name == "multi_head_attention_forward":
+        width = roles.values[value.inputs[0]].shape[-1]
+        numbers = [a for a in value.args if type(a) is int]
+        heads = value.options.get("num_heads", numbers[1] if len(numbers) > 1 else 0)
+        return Logits((width // heads) ** -0.5, width // heads) if heads else Logits()
+    if value.kind == "attend" and len(value.inputs) >= 3:
+        query, key = value.inputs[:2]
+        head = roles.values[query].shape[-1]
+        given = value.options.get("scale", value.args[6] if len(value.args) > 6 else None)
+        number = head**-0.5 if given is None else float(given)
+    elif (scored := _scored(roles, value)) is not None:
+        number, query, key = scored
+        head = roles.values[query].shape[-1]
+    else:
+        return None
+    times, layer = _made(roles, query)
+    only = layer >= 0 and set(parts.get(layer, ())) == {"query"}
+    return Logits(number * times * _made(roles, key)[0], head, layer if only else -1)
+
+
+def _scored(roles: Roles, value: Value) -> tuple[float, int, int] | None:
+    """The number under a softmax, and the two factors that it multiplies."""
+    if value.kind != "softmax":
+        return None
+    number = 1.0
+    for _ in range(16):
+        moving = roles.moving(value.inputs)
+        if value.kind == "contract" and len(moving) == 2:
+            return number * float(value.options.get("alpha", 1.0)), moving[0], moving[1]
+        if value.kind == "product":
+            number *= fixed(value)
+        if not moving:
+            return None
+        value = roles.values[moving[0]]
+    return None
+
+
+def _made(roles: Roles, i: int) -> tuple[float, int]:
+    """The fixed number between value ``i`` and the layer below it, or the norm, and that layer, -1
+    behind a norm. Rotary phases turn what they multiply, and do not count."""
+    below = layers_below(roles, i)
+    norms = [j for j in below if roles.norm_of(j) is not None]
+    number = 1.0
+    for j in sorted(below):
+        value = roles.values[j]
+        if j > max(norms, default=-1) and value.kind == "product" and len(value.inputs) == 1:
+            by = fixed(value)
+            number *= 1.0 if by == -1 or math.isnan(by) else by  # a half that is turned
+    layers = [j for j in below if is_layer(roles, j)]
+    return number, layers[0] if len(layers) == 1 and not norms else -1
+
+
+def outlet(roles: Roles, layer: int) -> float:
+    """The fixed number in front of a layer, up to the next thing that is no product, and behind
+    it."""
+    number, i = 1.0, layer
+    while len(moving := roles.moving(roles.values[i].inputs)) == 1:
+        i = moving[0]
+        if roles.values[i].kind == "product" and len(roles.values[i].inputs) == 1:
+            number *= fixed(roles.values[i])
+        elif roles.values[i].kind not in _IDLE:
+            break
+    i = layer
+    while len(users := roles.graph.consumers[i]) == 1:
+        i = users[0]
+        value = roles.values[i]
+        if value.kind == "product" and len(value.inputs) == 1:
+            number *= fixed(value)
+        elif value.kind not in _IDLE and not (
+            value.kind == "sum" and len(roles.moving(value.inputs)) == 1
+        ):
+            break
+    return number
