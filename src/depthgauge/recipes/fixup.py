@@ -148,8 +148,8 @@ FIXUP = Recipe(
     (
         "inner weights of a branch of m layers: standard initialisation times L^(-1/(2m-2))",
         "last weight of each branch and the classifier: zero",
-        "a scalar bias (0) before each layer and activation of a branch, a multiplier (1) at its "
-        "end",
+        "a scalar bias (0) before each layer and activation of a branch and at its end, a "
+        "multiplier (1) at its end",
         "standard initialisation: He of the fan out; in a Transformer Xavier of the stacked matrix",
         "scalars learn at a tenth of the rate",
     ),
