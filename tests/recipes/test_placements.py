@@ -225,6 +225,15 @@ def test_final_norms_are_counted() -> None:
     assert "0 of 1 streams with a final norm; '0.layers' has layernorm" in wrong
 
 
+def test_a_final_norm_written_out_is_of_its_own_kind() -> None:
+    model, batch = llama()
+    assert audit(model, batch, "prenorm-rmsnorm").holds
+    assert apply(model, batch, "prenorm-rmsnorm").changes == ()
+    model.get_submodule("model").norm = nn.LayerNorm(32)
+    wrong = said(audit(model, batch, "prenorm-rmsnorm"))
+    assert "0 of 1 streams with a final norm; 'model.layers' has layernorm" in wrong
+
+
 def test_a_network_without_branches_is_refused() -> None:
     plain = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(NetworkError, match="no residual branch was found, and Post-norm with RMS"):

@@ -413,3 +413,35 @@ def test_tables_and_numbers_of_bounded_norms() -> None:
     assert found.tables == ("table.weight",)
     (norm,) = found.every
     assert (norm.kind, norm.numbers) == ("derf", ("alpha", "shift"))
+
+
+class Written(nn.Module):
+    """A norm that is written out: centred or not, over these axes, groups folded out."""
+
+    def __init__(self, centred: bool, axes: tuple[int, ...], groups: int = 0) -> None:
+        super().__init__()
+        self.centred, self.axes, self.groups = centred, axes, groups
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.unflatten(-1, (self.groups, -1)) if self.groups else x
+        y = y - y.mean(self.axes, keepdim=True) if self.centred else y
+        y = y * torch.rsqrt(y.pow(2).mean(self.axes, keepdim=True) + 1e-6)
+        out: Tensor = self.weight * y.view_as(x)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind"),
+    [
+        (Written(False, (-1,)), "rmsnorm"),
+        (Written(True, (-1,)), "layernorm"),
+        (Written(True, (0, 1)), "batchnorm"),
+        (Written(True, (-1,), groups=2), "norm"),  # of what kind, only a state would tell
+    ],
+)
+def test_a_norm_written_out_has_its_kind_also_outside_of_branches(
+    norm: nn.Module, kind: str
+) -> None:
+    (end,) = of(Gated(), Gated(), norm).ends
+    assert [(n.kind, n.path, n.gain) for n in end.norms] == [(kind, "3", "3.weight")]

@@ -31,6 +31,7 @@ from depthgauge.trace.coefficients import after_sum, entering, parameter_of, wei
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value, common_path
 from depthgauge.trace.heads import ROLES, projections
+from depthgauge.trace.norms import spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
@@ -672,10 +673,12 @@ class _Row:
 
 
 def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
-    """A norm by its value; its kind from the function or, of one spelled out, from the equation."""
+    """A norm by its value; its kind from the function or, of one spelled out, from its own values,
+    else from the equation."""
     graph, values = analysis.graph, analysis.graph.values
     value = values[i]
-    kind = _NORMS.get(value.name) or next((kind for a, kind in form.norms if a == at), "norm")
+    kind = _NORMS.get(value.name) or spelled_kind(analysis.roles, i)
+    kind = kind or next((kind for a, kind in form.norms if a == at), "norm")
     learned = [values[j] for j in value.inputs[1:] if values[j].kind == "parameter"]
     gain = learned[0].path if learned else _gain_after(graph, i)
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
