@@ -15,7 +15,7 @@ from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply, rewritten
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.placements import KINDS
-from tests.recipes.contract import on_equation, on_module, said
+from tests.recipes.contract import broken, on_equation, on_module, said
 from tests.recipes.models import (
     WIDTH,
     bert,
@@ -24,7 +24,9 @@ from tests.recipes.models import (
     llama,
     mlp,
     normed_preactivation,
+    olmo2,
     postnorm,
+    qwen3,
     transformer,
 )
 
@@ -73,6 +75,9 @@ def test_learned_gains_and_offsets_of_norms_are_kept() -> None:
         ("prenorm", bert, False),
         ("prenorm", llama, True),
         ("prenorm", gpt2, True),
+        ("prenorm", qwen3, True),
+        ("prenorm-rmsnorm", qwen3, True),
+        ("prenorm", olmo2, False),
         ("prenorm", normed_preactivation, False),  # which has a norm inside, too
         ("prenorm", postnorm, False),
         ("prenorm-rmsnorm", gpt2, False),
@@ -92,6 +97,8 @@ def test_learned_gains_and_offsets_of_norms_are_kept() -> None:
         ("postnorm-batchnorm", encoder, False),
         ("sandwich", encoder, False),
         ("sandwich", gpt2, False),
+        ("sandwich", qwen3, False),
+        ("sandwich-rmsnorm", olmo2, False),
         ("sandwich", llama, False),
         ("sandwich", bert, False),
         ("sandwich", lambda: transformer(pre=True), False),
@@ -223,6 +230,31 @@ def test_final_norms_are_counted() -> None:
     assert "2 norms after the last branch" in said(audit(*transformer(), "postnorm"))
     wrong = said(audit(*encoder(pre=True, final=True), "prenorm-rmsnorm"))
     assert "0 of 1 streams with a final norm; '0.layers' has layernorm" in wrong
+
+
+@pytest.mark.parametrize("build", [qwen3, olmo2])
+@pytest.mark.parametrize("recipe", ["prenorm", "sandwich-layernorm", "layerscale"])
+def test_norms_of_queries_and_keys_are_left_alone(
+    recipe: str, build: Callable[[], tuple[nn.Module, Any]]
+) -> None:
+    model, batch = build()
+
+    def scored(module: nn.Module) -> list[type]:
+        ends = ("q_norm", "k_norm")
+        return [type(m) for name, m in module.named_modules() if name.endswith(ends)]
+
+    assert scored(apply(model, batch, recipe).model) == scored(model) != []
+
+
+def test_a_norm_of_the_values_of_attention_is_one_too_many() -> None:
+    model, batch = qwen3()
+
+    def plant(module: nn.Module) -> None:
+        attention = module.get_submodule("model.layers.1.self_attn")
+        attention.v_proj = nn.Sequential(attention.get_submodule("v_proj"), nn.LayerNorm(16))
+
+    words = "5 of 6 branches .*'model.layers.1.self_attn' has rmsnorm in, layernorm inner"
+    broken(model, batch, "prenorm", plant, words)
 
 
 def test_a_final_norm_written_out_is_of_its_own_kind() -> None:

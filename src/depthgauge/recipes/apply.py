@@ -363,7 +363,7 @@ class _Work:
             if norm.at in form.gains and form.norms is None:
                 self._gain(branch, norm, form.gains[norm.at], done)
         if form.norms is None:
-            missing = set(form.gains) - {norm.at for norm in branch.norms}
+            missing = set(form.gains) - {norm.at for norm in branch.placed}
             for at in sorted(missing):
                 self.left.append(
                     f"'{branch.path}' has no norm at its '{at}' whose gain could be set"
@@ -371,7 +371,7 @@ class _Work:
             return
         if not form.norms:
             return
-        here = {norm.at: norm for norm in branch.norms}
+        here = {norm.at: norm for norm in branch.placed}
         for at, norm in here.items():
             if at not in form.norms and norm.path not in kept:
                 self._replace(norm.path, nn.Identity, done, "norms out")
@@ -387,7 +387,7 @@ class _Work:
         self._replace(norm.path, make, done, f"norms replaced by {kind}")
 
     def _usual(self) -> str:
-        kinds = [norm.kind for branch in self.found.branches for norm in branch.norms]
+        kinds = [norm.kind for branch in self.found.branches for norm in branch.placed]
         return kinds[0] if kinds else "layernorm"
 
     def _axis(self, branch: Residual) -> int:

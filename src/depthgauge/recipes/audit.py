@@ -480,7 +480,7 @@ def _placed(steps: Sequence[_Step]) -> Finding:
     """Norms: where they stand, and which."""
     right = []
     for step in steps:
-        wanted, here = step.form.norms or {}, {n.at: n.kind for n in step.branch.norms}
+        wanted, here = step.form.norms or {}, {n.at: n.kind for n in step.branch.placed}
         kinds = all(not kind or here.get(at) == kind for at, kind in wanted.items())
         right.append(set(wanted) == set(here) and kinds)
     asked = ", ".join(f"{kind or 'norm'} {at}" for at, kind in (steps[0].form.norms or {}).items())
@@ -489,9 +489,9 @@ def _placed(steps: Sequence[_Step]) -> Finding:
         said = f"{sum(right)} of {len(steps)} branches without a norm"
     if not all(right):
         step = steps[right.index(False)]
-        found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.norms) or "no norm"
+        found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.placed) or "no norm"
         said += f"; '{step.branch.path}' has {found}"
-        places = {n.at for n in step.branch.norms}
+        places = {n.at for n in step.branch.placed}
         words = [words for others, words in step.form.misplaced if set(others) == places]
         said += f": {words[0]}" if words else ""
     return Finding("norms", sum(right), len(steps), said)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -30,7 +30,7 @@ from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value, common_path
-from depthgauge.trace.heads import ROLES, projections
+from depthgauge.trace.heads import ROLES, before_scores, projections
 from depthgauge.trace.norms import spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
@@ -124,10 +124,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class Normed:
-    """A norm of a branch, or on the stream after its sum: where (``""``: elsewhere), the module
-    that it is (or stands in), the parameter of its gain (``""``: none), how many channels it has,
-    the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift), and the axis of
-    its channels from the right."""
+    """A norm of a branch, or on the stream after its sum: where (``in``, ``inner``, ``out``,
+    ``stream``, ``query-key`` between a projection and the scores of attention, ``""`` elsewhere),
+    the module that it is (or stands in), the parameter of its gain (``""``: none), how many
+    channels it has, the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift),
+    and the axis of its channels from the right."""
 
     at: str
     kind: str
@@ -196,6 +197,11 @@ class Residual:
     def projected(self) -> bool:
         """Whether the skip has weights of its own, as that of a transition has."""
         return bool(self.across)
+
+    @property
+    def placed(self) -> tuple[Normed, ...]:
+        """Its norms but those of queries and keys, which belong to no placement."""
+        return tuple(norm for norm in self.norms if norm.at != "query-key")
 
     @property
     def attends(self) -> bool:
@@ -281,7 +287,7 @@ def layout(model: nn.Module, batch: Any) -> Layout:
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
     graph, roles = analysis.graph, analysis.roles
-    parts, tables = projections(roles), looked_up(analysis)
+    parts, tables, scored = projections(roles), looked_up(analysis), before_scores(roles)
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
@@ -302,12 +308,12 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             read = _read(step, len(link.branches))
             for branch, form in zip(link.branches, read, strict=True):
                 inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
-                row = _Row(analysis, readings, parts, sorted(inside), tables)
+                row = _Row(analysis, readings, parts, sorted(inside), tables, scored)
                 if math.isnan(form.factor) or math.isnan(form.skip):
                     form = _seen(analysis, parameters, link, branch, form)
                 found.append(row.residual(track.stream.name, place, branch, link, form))
     within = {weight.path for branch in found for weight in branch.weights}
-    every = _Row(analysis, readings, parts, sorted(graph.live), tables).weights()
+    every = _Row(analysis, readings, parts, sorted(graph.live), tables, scored).weights()
     heads = tuple(weight for weight in every if weight.last and weight.path not in within)
     seen: dict[str, list[Weight]] = {}
     for weight in every:
@@ -459,6 +465,7 @@ class _Row:
     parts: Mapping[int, Mapping[str, tuple[int, ...] | None]]
     order: Sequence[int]
     tables: frozenset[int]  # parameters that embeddings read
+    scored: Collection[int]  # values between projections and the scores of attention
 
     def residual(
         self, stream: str, block: int, branch: Branch, link: Link, form: _Form
@@ -561,6 +568,7 @@ class _Row:
         for i in self.order:
             if roles.norm_of(i) is not None:
                 at = "in" if not depth[i] else "out" if depth[i] == whole else "inner"
+                at = "query-key" if at == "inner" and i in self.scored else at
                 found.append(_normed(analysis, i, at, form))
         between = analysis.graph.ancestors([link.after], link.merge.value)
         for i in sorted(between - {link.merge.value}):
