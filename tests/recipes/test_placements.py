@@ -191,6 +191,9 @@ class Norms(nn.Module):
             case "second after the sum":
                 after: Tensor = self.b(x + self.branch(self.a(x)))
                 return after
+            case "two in front":
+                front: Tensor = x + self.branch(self.b(self.a(x)))
+                return front
             case "of the branch alone":
                 alone: Tensor = x + self.a(self.branch(x))
                 return alone
@@ -206,6 +209,7 @@ class Norms(nn.Module):
             "'1.down' has layernorm stream: the residual is taken",
         ),
         ("prenorm", "second after the sum", "a second norm stands after the sum"),
+        ("prenorm", "two in front", "layernorm in, layernorm in: one norm is to stand at each"),
         ("prenorm", "of the branch alone", "the norm stands at the branch's end"),
         ("postnorm", "of the branch alone", "the norm is of the branch alone"),
         ("postnorm", "none", "the sum has no norm"),
@@ -218,6 +222,59 @@ def test_a_norm_in_the_wrong_place_is_named(recipe: str, form: str, words: str) 
     blocks = [Norms(form) for _ in range(4)]
     model = nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2))
     assert words in said(audit(model, torch.randn(16, 8), recipe))
+
+
+class Three(nn.Module):
+    """A branch of three layers, with a norm around each of its activations."""
+
+    def __init__(self, *kinds: type[nn.Module]) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(kind(WIDTH) for kind in kinds)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c = self.layers
+        n, k, last = self.norms
+        total: Tensor = x + c(torch.relu(k(b(torch.relu(n(a(last(x))))))))
+        return total
+
+
+def three(*kinds: type[nn.Module]) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [Three(*kinds) for _ in range(3)]
+    stem, head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 2)
+    return nn.Sequential(stem, *blocks, nn.LayerNorm(WIDTH), head), torch.randn(16, 8)
+
+
+@pytest.mark.parametrize("name", ["prenorm", "postnorm", "sandwich", "prenorm-rmsnorm"])
+def test_both_inner_norms_of_a_branch_go_out(name: str) -> None:
+    applied, _ = on_module(name, lambda: three(nn.LayerNorm, nn.RMSNorm, nn.LayerNorm))
+    for block in range(1, 4):
+        inner = applied.model.get_submodule(f"{block}" + ".module" * (name == "postnorm"))
+        assert isinstance(inner.get_submodule("norms.0"), nn.Identity)
+        assert isinstance(inner.get_submodule("norms.1"), nn.Identity)
+
+
+def test_one_of_two_norms_in_a_row_goes_out() -> None:
+    def build() -> tuple[nn.Module, Any]:
+        torch.manual_seed(0)
+        blocks = [Norms("two in front") for _ in range(3)]
+        stem, head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 2)
+        return nn.Sequential(stem, *blocks, nn.LayerNorm(WIDTH), head), torch.randn(16, 8)
+
+    applied, _ = on_module("prenorm", build)
+    assert applied.changes == ("3 norms out",)
+
+
+def test_a_bounded_function_takes_the_place_of_both_inner_norms() -> None:
+    applied, batch = on_module("dyt", lambda: three(nn.LayerNorm, nn.RMSNorm, nn.LayerNorm))
+
+    def plant(model: nn.Module) -> None:
+        model.get_submodule("2.norms").register_module("0", nn.LayerNorm(WIDTH))
+
+    broken(
+        applied.model, batch, "dyt", plant, "2 of 3 branches .* has dyt in, layernorm inner, dyt"
+    )
 
 
 def test_final_norms_are_counted() -> None:

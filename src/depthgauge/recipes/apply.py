@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -371,16 +371,21 @@ class _Work:
             return
         if not form.norms:
             return
-        here = {norm.at: norm for norm in branch.placed}
-        for at, norm in here.items():
-            if at not in form.norms and norm.path not in kept:
-                self._replace(norm.path, nn.Identity, done, "norms out")
+        here: dict[str, list[Normed]] = {}
+        for norm in branch.placed:
+            here.setdefault(norm.at, []).append(norm)
+        for at, found in here.items():
+            stays = _staying(found) if at in form.norms else None
+            for norm in found:
+                if norm is not stays and norm.path not in kept:
+                    self._replace(norm.path, nn.Identity, done, "norms out")
+            here[at] = [stays] if stays is not None else []
         for at, kind in form.norms.items():
             present = here.get(at)
-            if present is None:
+            if not present:
                 self._insert(branch, at, kind or self._usual(), done)
-            elif kind and kind != present.kind:
-                self._exchange(present, kind, done)
+            elif kind and kind != present[0].kind:
+                self._exchange(present[0], kind, done)
 
     def _exchange(self, norm: Normed, kind: str, done: Counter[str]) -> None:
         make = partial(norm_of, kind, norm.width, norm.axis)
@@ -604,6 +609,11 @@ def _slowed(module: nn.Module) -> None:
         module.enable_nested_tensor = module.use_nested_tensor = False
     elif isinstance(module, nn.TransformerEncoderLayer):
         module.activation_relu_or_gelu = 0
+
+
+def _staying(norms: Sequence[Normed]) -> Normed:
+    """The one of several at a place that a form wants once: the outermost."""
+    return norms[-1]
 
 
 def _followed(module: nn.Module, kind: str, width: int, axis: int) -> Left:
