@@ -611,9 +611,11 @@ def _slowed(module: nn.Module) -> None:
         module.activation_relu_or_gelu = 0
 
 
-def _staying(norms: Sequence[Normed]) -> Normed:
-    """The one of several at a place that a form wants once: the outermost."""
-    return norms[-1]
+def _staying(norms: Sequence[Normed]) -> Normed | None:
+    """The one of those at a place that a form wants there: the outermost, inside a branch one in
+    front of its last layer, if there is any."""
+    fitting = [norm for norm in norms if norm.at != "inner" or norm.last]
+    return fitting[-1] if fitting else None
 
 
 def _followed(module: nn.Module, kind: str, width: int, axis: int) -> Left:

@@ -483,9 +483,9 @@ def _placed(steps: Sequence[_Step], once: bool) -> Finding:
     for step in steps:
         wanted, norms = step.form.norms or {}, step.branch.placed
         kinds = all(wanted.get(n.at) in ("", n.kind) for n in norms)
-        places = [n.at for n in norms]
-        alone = not once or len(set(places)) == len(places)
-        right.append(set(wanted) == set(places) and alone and kinds)
+        here = {n.at for n in norms}
+        alone = not once or (len(here) == len(norms) and not _astray(step))
+        right.append(set(wanted) == here and alone and kinds)
     asked = ", ".join(f"{kind or 'norm'} {at}" for at, kind in (steps[0].form.norms or {}).items())
     said = f"{sum(right)} of {len(steps)} branches with their norms in place ({asked})"
     if not asked:
@@ -499,7 +499,14 @@ def _placed(steps: Sequence[_Step], once: bool) -> Finding:
         said += f": {words[0]}" if words else ""
         if places == set(step.form.norms or {}) and len(places) < len(step.branch.placed):
             said += ": one norm is to stand at each place"
+        elif places == set(step.form.norms or {}) and _astray(step):
+            said += ": the inner norm does not stand directly in front of the branch's last layer"
     return Finding("norms", sum(right), len(steps), said)
+
+
+def _astray(step: _Step) -> bool:
+    """Whether an inner norm stands elsewhere than in front of the last layer."""
+    return any(norm.at == "inner" and not norm.last for norm in step.branch.placed)
 
 
 def _final(found: Layout, plan: Plan) -> Finding:

@@ -128,7 +128,8 @@ class Normed:
     ``stream``, ``query-key`` between a projection and the scores of attention, ``""`` elsewhere),
     the module that it is (or stands in), the parameter of its gain (``""``: none), how many
     channels it has, the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift),
-    and the axis of its channels from the right."""
+    the axis of its channels from the right, and of an inner one whether what it gives enters a last
+    weight layer of its branch as it is."""
 
     at: str
     kind: str
@@ -137,6 +138,7 @@ class Normed:
     width: int
     numbers: tuple[str, ...] = ()
     axis: int = -1
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -564,17 +566,39 @@ class _Row:
             below = max((depth.get(j, 0) for j in roles.flow[i]), default=0)
             depth[i] = below + roles.layers(i)
         whole = max(depth.values(), default=0)
-        found = []
+        found, leading = [], self._leading()
         for i in self.order:
             if roles.norm_of(i) is not None:
                 at = "in" if not depth[i] else "out" if depth[i] == whole else "inner"
                 at = "query-key" if at == "inner" and i in self.scored else at
-                found.append(_normed(analysis, i, at, form))
+                last = at == "inner" and i in leading
+                found.append(replace(_normed(analysis, i, at, form), last=last))
         between = analysis.graph.ancestors([link.after], link.merge.value)
         for i in sorted(between - {link.merge.value}):
             if roles.norm_of(i) is not None:
                 found.append(_normed(analysis, i, "stream", form))
         return tuple(dict.fromkeys(found))
+
+    def _leading(self) -> set[int]:
+        """The norms whose results enter a layer behind which there is no other, with nothing but
+        gains, offsets and views between."""
+        roles, values = self.analysis.roles, self.analysis.graph.values
+        behind: set[int] = set()  # values that a layer follows
+        todo: list[int] = []
+        found: set[int] = set()
+        for i in reversed(self.order):
+            if roles.layers(i) and i not in behind:
+                todo += roles.flow[i]
+            if roles.layers(i) or i in behind:
+                behind.update(roles.flow[i])
+        while todo:
+            i = todo.pop()
+            if roles.norm_of(i) is not None:
+                found.add(i)
+            elif values[i].kind in ("shape", "drop", "product", "sum") and not roles.bends(i):
+                moving = roles.moving(values[i].inputs)
+                todo += moving if len(moving) == 1 else []
+        return found
 
     def weights(self, begin: int = -1) -> tuple[Weight, ...]:
         """The weights; those of a layer that is several, as attention, in its order."""
