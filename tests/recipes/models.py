@@ -19,6 +19,7 @@ __all__ = [
     "grouped",
     "llama",
     "mlp",
+    "neox",
     "normed_preactivation",
     "olmo2",
     "plain",
@@ -239,6 +240,13 @@ def olmo2() -> tuple[nn.Module, Any]:
     from transformers import Olmo2Config, Olmo2ForCausalLM
 
     return _tokens(Olmo2ForCausalLM, Olmo2Config, pad_token_id=0)
+
+
+def neox() -> tuple[nn.Module, Any]:
+    """Pre-norm, attention and feed-forward layers beside each other with one sum for both."""
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    return _tokens(GPTNeoXForCausalLM, GPTNeoXConfig, use_parallel_residual=True)
 
 
 def _tokens(model: Any, config: Any, **others: Any) -> tuple[nn.Module, Any]:

@@ -23,6 +23,7 @@ from tests.recipes.models import (
     gpt2,
     llama,
     mlp,
+    neox,
     normed_preactivation,
     olmo2,
     postnorm,
@@ -275,6 +276,21 @@ def test_a_bounded_function_takes_the_place_of_both_inner_norms() -> None:
     broken(
         applied.model, batch, "dyt", plant, "2 of 3 branches .* has dyt in, layernorm inner, dyt"
     )
+
+
+@pytest.mark.parametrize("name", ["postnorm", "deepnorm"])
+def test_one_norm_stands_behind_the_sum_of_parallel_branches(name: str) -> None:
+    applied, batch = on_module(name, neox)
+    layers = applied.model.get_submodule("gpt_neox.layers")
+    assert [type(m).__name__ for m in layers.modules()].count("LayerNorm") == 3
+    assert "3 layernorm put in (stream)" in applied.changes
+
+    def plant(model: nn.Module) -> None:
+        layer = model.get_submodule("gpt_neox.layers.1")
+        layer.after = nn.Sequential(layer.get_submodule("after"), nn.LayerNorm(32))
+
+    words = "4 of 6 branches .* has layernorm stream, layernorm stream: one norm is to stand"
+    broken(applied.model, batch, name, plant, words)
 
 
 def test_final_norms_are_counted() -> None:

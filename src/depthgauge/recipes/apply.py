@@ -248,6 +248,7 @@ class _Work:
     changes: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     later: list[Callable[[], None]] = field(default_factory=list)
+    normed: set[str] = field(default_factory=set)  # sums behind which a norm was put
     modules: dict[str, nn.Module] = field(init=False)  # by the paths of the model as it was
 
     def __post_init__(self) -> None:
@@ -418,6 +419,9 @@ class _Work:
                     f"no module returns the sum after '{branch.path}': no norm put there"
                 )
                 return
+            if branch.sum in self.normed:
+                return  # of parallel branches, which share one sum
+            self.normed.add(branch.sum)
             width = self._leaving(last[-1])
             self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
         elif at == "in":
