@@ -267,6 +267,40 @@ def test_one_of_two_norms_in_a_row_goes_out() -> None:
     assert applied.changes == ("3 norms out",)
 
 
+class Twice(nn.Module):
+    """A norm of its own result, by a function or by one module."""
+
+    def __init__(self, times: int, function: bool) -> None:
+        super().__init__()
+        self.times, self.norm = times, nn.Identity() if function else nn.LayerNorm(WIDTH)
+        self.function = function
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(self.times):
+            y = F.layer_norm(y, (WIDTH,)) if self.function else self.norm(y)
+        total: Tensor = x + self.down(torch.relu(self.up(y)))
+        return total
+
+
+@pytest.mark.parametrize("function", [True, False])
+def test_a_norm_of_its_own_result_is_a_second_one(function: bool) -> None:
+    torch.manual_seed(0)
+    for times in (1, 2):
+        blocks = [Twice(times, function) for _ in range(3)]
+        ends = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2)
+        model = nn.Sequential(nn.Linear(8, WIDTH), *blocks, *ends)
+        found = audit(model, torch.randn(16, 8), "prenorm")
+        assert found.holds is (times == 1)
+    assert "has layernorm in, layernorm in: one norm is to stand" in said(found)
+    left = apply(model, torch.randn(16, 8), "prenorm").left
+    assert [line.partition("'")[2] for line in left] == [
+        f"{path}' norms twice; take one out by hand"
+        for path in (("1", "2", "3") if function else ("1.norm", "2.norm", "3.norm"))
+    ]
+
+
 def test_a_bounded_function_takes_the_place_of_both_inner_norms() -> None:
     applied, batch = on_module("dyt", lambda: three(nn.LayerNorm, nn.RMSNorm, nn.LayerNorm))
 

@@ -378,7 +378,9 @@ class _Work:
         for at, found in here.items():
             stays = _staying(found) if at in form.norms else None
             for norm in found:
-                if norm is not stays and norm.path not in kept:
+                if stays is not None and norm is not stays and norm.path == stays.path:
+                    self.left.append(f"'{norm.path}' norms twice; take one out by hand")
+                elif norm is not stays and norm.path not in kept:
                     self._replace(norm.path, nn.Identity, done, "norms out")
             here[at] = [stays] if stays is not None else []
         for at, kind in form.norms.items():

@@ -566,18 +566,25 @@ class _Row:
             below = max((depth.get(j, 0) for j in roles.flow[i]), default=0)
             depth[i] = below + roles.layers(i)
         whole = max(depth.values(), default=0)
-        found, leading = [], self._leading()
+        found: dict[int, Normed] = {}
+        leading = self._leading()
         for i in self.order:
             if roles.norm_of(i) is not None:
                 at = "in" if not depth[i] else "out" if depth[i] == whole else "inner"
                 at = "query-key" if at == "inner" and i in self.scored else at
                 last = at == "inner" and i in leading
-                found.append(replace(_normed(analysis, i, at, form), last=last))
+                found[i] = replace(_normed(analysis, i, at, form), last=last)
         between = analysis.graph.ancestors([link.after], link.merge.value)
         for i in sorted(between - {link.merge.value}):
             if roles.norm_of(i) is not None:
-                found.append(_normed(analysis, i, "stream", form))
-        return tuple(dict.fromkeys(found))
+                found[i] = _normed(analysis, i, "stream", form)
+        return tuple(norm for i, norm in found.items() if not self._again(i, found))
+
+    def _again(self, i: int, norms: Mapping[int, Normed]) -> bool:
+        """Whether an equal norm came before value ``i``, beside it: layers that read one tensor
+        through one module. One of its own result is another norm."""
+        equal = [j for j, norm in norms.items() if j < i and norm == norms[i]]
+        return any(j not in self.analysis.graph.ancestors([i], j) for j in equal)
 
     def _leading(self) -> set[int]:
         """The norms whose results enter a layer behind which there is no other, with nothing but
