@@ -19,10 +19,13 @@ __all__ = [
     "grouped",
     "llama",
     "mlp",
+    "neox",
     "normed_preactivation",
+    "olmo2",
     "plain",
     "postnorm",
     "preactivation",
+    "qwen3",
     "relu_gpt2",
     "resnet",
     "transformer",
@@ -222,12 +225,37 @@ def llama() -> tuple[nn.Module, Any]:
     """With two key heads for four of queries, and a gated feed-forward layer."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    return _tokens(LlamaForCausalLM, LlamaConfig)
+
+
+def qwen3() -> tuple[nn.Module, Any]:
+    """Pre-norm, with norms of queries and keys."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return _tokens(Qwen3ForCausalLM, Qwen3Config, head_dim=8)
+
+
+def olmo2() -> tuple[nn.Module, Any]:
+    """Norms of branches alone, at their ends, and of queries and keys."""
+    from transformers import Olmo2Config, Olmo2ForCausalLM
+
+    return _tokens(Olmo2ForCausalLM, Olmo2Config, pad_token_id=0)
+
+
+def neox() -> tuple[nn.Module, Any]:
+    """Pre-norm, attention and feed-forward layers beside each other with one sum for both."""
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    return _tokens(GPTNeoXForCausalLM, GPTNeoXConfig, use_parallel_residual=True)
+
+
+def _tokens(model: Any, config: Any, **others: Any) -> tuple[nn.Module, Any]:
     sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
     sizes |= {"max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 1}
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
-    return model, {"input_ids": torch.randint(64, (2, 16))}
+    made: nn.Module = model(config(**sizes, **others)).eval()
+    return made, {"input_ids": torch.randint(64, (2, 16))}
 
 
 def bert() -> tuple[nn.Module, Any]:

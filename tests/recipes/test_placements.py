@@ -15,7 +15,7 @@ from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply, rewritten
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.placements import KINDS
-from tests.recipes.contract import on_equation, on_module, said
+from tests.recipes.contract import broken, on_equation, on_module, said
 from tests.recipes.models import (
     WIDTH,
     bert,
@@ -23,8 +23,11 @@ from tests.recipes.models import (
     gpt2,
     llama,
     mlp,
+    neox,
     normed_preactivation,
+    olmo2,
     postnorm,
+    qwen3,
     transformer,
 )
 
@@ -73,6 +76,9 @@ def test_learned_gains_and_offsets_of_norms_are_kept() -> None:
         ("prenorm", bert, False),
         ("prenorm", llama, True),
         ("prenorm", gpt2, True),
+        ("prenorm", qwen3, True),
+        ("prenorm-rmsnorm", qwen3, True),
+        ("prenorm", olmo2, False),
         ("prenorm", normed_preactivation, False),  # which has a norm inside, too
         ("prenorm", postnorm, False),
         ("prenorm-rmsnorm", gpt2, False),
@@ -92,6 +98,8 @@ def test_learned_gains_and_offsets_of_norms_are_kept() -> None:
         ("postnorm-batchnorm", encoder, False),
         ("sandwich", encoder, False),
         ("sandwich", gpt2, False),
+        ("sandwich", qwen3, False),
+        ("sandwich-rmsnorm", olmo2, False),
         ("sandwich", llama, False),
         ("sandwich", bert, False),
         ("sandwich", lambda: transformer(pre=True), False),
@@ -184,6 +192,9 @@ class Norms(nn.Module):
             case "second after the sum":
                 after: Tensor = self.b(x + self.branch(self.a(x)))
                 return after
+            case "two in front":
+                front: Tensor = x + self.branch(self.b(self.a(x)))
+                return front
             case "of the branch alone":
                 alone: Tensor = x + self.a(self.branch(x))
                 return alone
@@ -199,6 +210,7 @@ class Norms(nn.Module):
             "'1.down' has layernorm stream: the residual is taken",
         ),
         ("prenorm", "second after the sum", "a second norm stands after the sum"),
+        ("prenorm", "two in front", "layernorm in, layernorm in: one norm is to stand at each"),
         ("prenorm", "of the branch alone", "the norm stands at the branch's end"),
         ("postnorm", "of the branch alone", "the norm is of the branch alone"),
         ("postnorm", "none", "the sum has no norm"),
@@ -213,6 +225,108 @@ def test_a_norm_in_the_wrong_place_is_named(recipe: str, form: str, words: str) 
     assert words in said(audit(model, torch.randn(16, 8), recipe))
 
 
+class Three(nn.Module):
+    """A branch of three layers, with a norm around each of its activations."""
+
+    def __init__(self, *kinds: type[nn.Module]) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(kind(WIDTH) for kind in kinds)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c = self.layers
+        n, k, last = self.norms
+        total: Tensor = x + c(torch.relu(k(b(torch.relu(n(a(last(x))))))))
+        return total
+
+
+def three(*kinds: type[nn.Module]) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [Three(*kinds) for _ in range(3)]
+    stem, head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 2)
+    return nn.Sequential(stem, *blocks, nn.LayerNorm(WIDTH), head), torch.randn(16, 8)
+
+
+@pytest.mark.parametrize("name", ["prenorm", "postnorm", "sandwich", "prenorm-rmsnorm"])
+def test_both_inner_norms_of_a_branch_go_out(name: str) -> None:
+    applied, _ = on_module(name, lambda: three(nn.LayerNorm, nn.RMSNorm, nn.LayerNorm))
+    for block in range(1, 4):
+        inner = applied.model.get_submodule(f"{block}" + ".module" * (name == "postnorm"))
+        assert isinstance(inner.get_submodule("norms.0"), nn.Identity)
+        assert isinstance(inner.get_submodule("norms.1"), nn.Identity)
+
+
+def test_one_of_two_norms_in_a_row_goes_out() -> None:
+    def build() -> tuple[nn.Module, Any]:
+        torch.manual_seed(0)
+        blocks = [Norms("two in front") for _ in range(3)]
+        stem, head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 2)
+        return nn.Sequential(stem, *blocks, nn.LayerNorm(WIDTH), head), torch.randn(16, 8)
+
+    applied, _ = on_module("prenorm", build)
+    assert applied.changes == ("3 norms out",)
+
+
+class Twice(nn.Module):
+    """A norm of its own result, by a function or by one module."""
+
+    def __init__(self, times: int, function: bool) -> None:
+        super().__init__()
+        self.times, self.norm = times, nn.Identity() if function else nn.LayerNorm(WIDTH)
+        self.function = function
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(self.times):
+            y = F.layer_norm(y, (WIDTH,)) if self.function else self.norm(y)
+        total: Tensor = x + self.down(torch.relu(self.up(y)))
+        return total
+
+
+@pytest.mark.parametrize("function", [True, False])
+def test_a_norm_of_its_own_result_is_a_second_one(function: bool) -> None:
+    torch.manual_seed(0)
+    for times in (1, 2):
+        blocks = [Twice(times, function) for _ in range(3)]
+        ends = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2)
+        model = nn.Sequential(nn.Linear(8, WIDTH), *blocks, *ends)
+        found = audit(model, torch.randn(16, 8), "prenorm")
+        assert found.holds is (times == 1)
+    assert "has layernorm in, layernorm in: one norm is to stand" in said(found)
+    left = apply(model, torch.randn(16, 8), "prenorm").left
+    assert [line.partition("'")[2] for line in left] == [
+        f"{path}' norms twice; take one out by hand"
+        for path in (("1", "2", "3") if function else ("1.norm", "2.norm", "3.norm"))
+    ]
+
+
+def test_a_bounded_function_takes_the_place_of_both_inner_norms() -> None:
+    applied, batch = on_module("dyt", lambda: three(nn.LayerNorm, nn.RMSNorm, nn.LayerNorm))
+
+    def plant(model: nn.Module) -> None:
+        model.get_submodule("2.norms").register_module("0", nn.LayerNorm(WIDTH))
+
+    broken(
+        applied.model, batch, "dyt", plant, "2 of 3 branches .* has dyt in, layernorm inner, dyt"
+    )
+
+
+@pytest.mark.parametrize("name", ["postnorm", "deepnorm"])
+def test_one_norm_stands_behind_the_sum_of_parallel_branches(name: str) -> None:
+    applied, batch = on_module(name, neox)
+    layers = applied.model.get_submodule("gpt_neox.layers")
+    assert [type(m).__name__ for m in layers.modules()].count("LayerNorm") == 3
+    assert "3 layernorm put in (stream)" in applied.changes
+
+    def plant(model: nn.Module) -> None:
+        layer = model.get_submodule("gpt_neox.layers.1")
+        layer.after = nn.Sequential(layer.get_submodule("after"), nn.LayerNorm(32))
+
+    words = "4 of 6 branches .* has layernorm stream, layernorm stream: one norm is to stand"
+    broken(applied.model, batch, name, plant, words)
+
+
 def test_final_norms_are_counted() -> None:
     assert "0 of 1 streams with a final norm; '0.layers' has none" in said(
         audit(*encoder(pre=True), "prenorm")
@@ -223,6 +337,40 @@ def test_final_norms_are_counted() -> None:
     assert "2 norms after the last branch" in said(audit(*transformer(), "postnorm"))
     wrong = said(audit(*encoder(pre=True, final=True), "prenorm-rmsnorm"))
     assert "0 of 1 streams with a final norm; '0.layers' has layernorm" in wrong
+
+
+@pytest.mark.parametrize("build", [qwen3, olmo2])
+@pytest.mark.parametrize("recipe", ["prenorm", "sandwich-layernorm", "layerscale"])
+def test_norms_of_queries_and_keys_are_left_alone(
+    recipe: str, build: Callable[[], tuple[nn.Module, Any]]
+) -> None:
+    model, batch = build()
+
+    def scored(module: nn.Module) -> list[type]:
+        ends = ("q_norm", "k_norm")
+        return [type(m) for name, m in module.named_modules() if name.endswith(ends)]
+
+    assert scored(apply(model, batch, recipe).model) == scored(model) != []
+
+
+def test_a_norm_of_the_values_of_attention_is_one_too_many() -> None:
+    model, batch = qwen3()
+
+    def plant(module: nn.Module) -> None:
+        attention = module.get_submodule("model.layers.1.self_attn")
+        attention.v_proj = nn.Sequential(attention.get_submodule("v_proj"), nn.LayerNorm(16))
+
+    words = "5 of 6 branches .*'model.layers.1.self_attn' has rmsnorm in, layernorm inner"
+    broken(model, batch, "prenorm", plant, words)
+
+
+def test_a_final_norm_written_out_is_of_its_own_kind() -> None:
+    model, batch = llama()
+    assert audit(model, batch, "prenorm-rmsnorm").holds
+    assert apply(model, batch, "prenorm-rmsnorm").changes == ()
+    model.get_submodule("model").norm = nn.LayerNorm(32)
+    wrong = said(audit(model, batch, "prenorm-rmsnorm"))
+    assert "0 of 1 streams with a final norm; 'model.layers' has layernorm" in wrong
 
 
 def test_a_network_without_branches_is_refused() -> None:

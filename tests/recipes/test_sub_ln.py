@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rules import number_of
 from depthgauge.recipes.stacks import Stack
 from depthgauge.recipes.sub_ln import GAMMA, gamma_of
-from tests.recipes.contract import broken, on_equation, on_module, redrawn
-from tests.recipes.models import bert, encoder, gpt2, llama, mlp, postnorm
+from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
+from tests.recipes.models import WIDTH, bert, encoder, gpt2, llama, mlp, postnorm, qwen3
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,7 @@ def test_on_equations() -> None:
         rewritten(whole, "sub-ln")
 
 
-@pytest.mark.parametrize("build", [gpt2, llama, bert, mlp, postnorm])
+@pytest.mark.parametrize("build", [gpt2, llama, bert, mlp, postnorm, qwen3])
 def test_on_modules(build: Callable[[], tuple[nn.Module, Any]]) -> None:
     on_module("sub-ln", build)
 
@@ -86,3 +90,55 @@ def test_a_missing_inner_norm_is_named() -> None:
 
     words = "5 of 6 branches .*: the norm in front of the branch's last layer is missing"
     broken(applied.model, batch, "sub-ln", plant, words)
+
+
+class Inside(nn.Module):
+    """A branch of two layers or three, with its second norm at a place of its own."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+        middle = (32,) if place == "in front of a middle layer" else ()
+        sizes = (WIDTH, *middle, 40, WIDTH)
+        self.norm, self.act = nn.LayerNorm(WIDTH), nn.ReLU()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.inner = nn.LayerNorm(sizes[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *others, last = self.layers
+        y = first(self.norm(x))
+        y = self.act(self.inner(y) if self.place == "in front of the activation" else y)
+        if self.place != "in front of the activation":
+            y = self.inner(y)
+        for layer in others:
+            y = self.act(layer(y))
+        total: Tensor = x + last(y)
+        return total
+
+
+def inside(place: str) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [Inside(place) for _ in range(3)]
+    stem, head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 2)
+    return nn.Sequential(stem, *blocks, nn.LayerNorm(WIDTH), head), torch.randn(16, 8)
+
+
+@pytest.mark.parametrize("place", ["in front of the activation", "in front of a middle layer"])
+def test_an_inner_norm_elsewhere_than_in_front_of_the_last_layer(place: str) -> None:
+    model, batch = inside(place)
+    words = "'1.layers.*' has layernorm in, layernorm inner: the inner norm does not stand directly"
+    assert re.search(words, said(audit(model, batch, "sub-ln")))
+    applied, _ = on_module("sub-ln", lambda: inside(place))
+    assert isinstance(applied.model.get_submodule("2.inner"), nn.Identity)
+    last = len(model.get_submodule("2.layers")) - 1  # type: ignore[arg-type]
+    front = applied.model.get_submodule(f"2.layers.{last}.before")
+    assert isinstance(front, nn.LayerNorm)
+    assert tuple(front.normalized_shape) == (40,)
+
+
+def test_an_inner_norm_in_front_of_the_last_layer_stays() -> None:
+    model, batch = inside("in front of the last layer")
+    assert "norms" not in said(audit(model, batch, "sub-ln"))
+    applied, _ = on_module("sub-ln", lambda: inside("in front of the last layer"))
+    assert isinstance(applied.model.get_submodule("2.inner"), nn.LayerNorm)
+    assert not any("norm" in change for change in applied.changes)

@@ -413,3 +413,72 @@ def test_tables_and_numbers_of_bounded_norms() -> None:
     assert found.tables == ("table.weight",)
     (norm,) = found.every
     assert (norm.kind, norm.numbers) == ("derf", ("alpha", "shift"))
+
+
+class Written(nn.Module):
+    """A norm that is written out: centred or not, over these axes, groups folded out."""
+
+    def __init__(self, centred: bool, axes: tuple[int, ...], groups: int = 0) -> None:
+        super().__init__()
+        self.centred, self.axes, self.groups = centred, axes, groups
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.unflatten(-1, (self.groups, -1)) if self.groups else x
+        y = y - y.mean(self.axes, keepdim=True) if self.centred else y
+        y = y * torch.rsqrt(y.pow(2).mean(self.axes, keepdim=True) + 1e-6)
+        out: Tensor = self.weight * y.view_as(x)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind"),
+    [
+        (Written(False, (-1,)), "rmsnorm"),
+        (Written(True, (-1,)), "layernorm"),
+        (Written(True, (0, 1)), "batchnorm"),
+        (Written(True, (-1,), groups=2), "norm"),  # of what kind, only a state would tell
+    ],
+)
+def test_a_norm_written_out_has_its_kind_also_outside_of_branches(
+    norm: nn.Module, kind: str
+) -> None:
+    (end,) = of(Gated(), Gated(), norm).ends
+    assert [(n.kind, n.path, n.gain) for n in end.norms] == [(kind, "3", "3.weight")]
+
+
+class ScoredWith(nn.Module):
+    """Pre-norm attention with norms of some of its queries, keys and values."""
+
+    def __init__(self, *roles: str, fused: bool = True) -> None:
+        super().__init__()
+        self.norm, self.fused = nn.LayerNorm(WIDTH), fused
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.norms = nn.ModuleDict({role: Written(False, (-1,)) for role in roles})
+
+    def forward(self, h: Tensor) -> Tensor:
+        x = self.norm(h)
+        parts = {"query": self.q(x), "key": self.k(x), "value": self.v(x)}
+        q, k, v = (self.norms[r](y) if r in self.norms else y for r, y in parts.items())
+        mixed = (
+            F.scaled_dot_product_attention(q, k, v)
+            if self.fused
+            else (q @ k.mT / WIDTH**0.5).softmax(-1) @ v
+        )
+        out: Tensor = h + self.out(mixed)
+        return out
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_norms_of_queries_and_keys_are_of_no_placement(fused: bool) -> None:
+    (branch,) = of(ScoredWith("query", "key", "value", fused=fused)).branches
+    assert [(n.at, n.path) for n in branch.norms] == [
+        ("in", "1.norm"),
+        ("query-key", "1.norms.query"),
+        ("query-key", "1.norms.key"),
+        ("inner", "1.norms.value"),
+    ]
+    assert [n.at for n in branch.placed] == ["in", "inner"]
+    assert branch.norm_at == ("in", "inner"), "which is what is measured"
+    (branch,) = of(ScoredWith("query", "key", fused=fused)).branches
+    assert ([n.at for n in branch.placed], branch.norm_at) == (["in"], ("in", "inner"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -248,6 +248,7 @@ class _Work:
     left: list[str] = field(default_factory=list)
     later: list[Callable[[], None]] = field(default_factory=list)
     put: dict[tuple[str, str], object] = field(default_factory=dict)
+    normed: set[str] = field(default_factory=set)  # sums behind which a norm was put
     modules: dict[str, nn.Module] = field(init=False)  # by the paths of the model as it was
     sample: Tensor | None = field(init=False)  # of the model's precision and place
 
@@ -375,7 +376,7 @@ class _Work:
             if norm.at in form.gains and form.norms is None:
                 self._gain(branch, norm, form.gains[norm.at], done)
         if form.norms is None:
-            missing = set(form.gains) - {norm.at for norm in branch.norms}
+            missing = set(form.gains) - {norm.at for norm in branch.placed}
             for at in sorted(missing):
                 self.left.append(
                     f"'{branch.path}' has no norm at its '{at}' whose gain could be set"
@@ -383,23 +384,30 @@ class _Work:
             return
         if not form.norms:
             return
-        here = {norm.at: norm for norm in branch.norms}
-        for at, norm in here.items():
-            if at not in form.norms and norm.path not in kept:
-                self._replace(norm.path, nn.Identity, done, "norms out")
+        here: dict[str, list[Normed]] = {}
+        for norm in branch.placed:
+            here.setdefault(norm.at, []).append(norm)
+        for at, found in here.items():
+            stays = _staying(found) if at in form.norms else None
+            for norm in found:
+                if stays is not None and norm is not stays and norm.path == stays.path:
+                    self.left.append(f"'{norm.path}' norms twice; take one out by hand")
+                elif norm is not stays and norm.path not in kept:
+                    self._replace(norm.path, nn.Identity, done, "norms out")
+            here[at] = [stays] if stays is not None else []
         for at, kind in form.norms.items():
             present = here.get(at)
-            if present is None:
+            if not present:
                 self._insert(branch, at, kind or self._usual(), done)
-            elif kind and kind != present.kind:
-                self._exchange(present, kind, done)
+            elif kind and kind != present[0].kind:
+                self._exchange(present[0], kind, done)
 
     def _exchange(self, norm: Normed, kind: str, done: Counter[str]) -> None:
         make = partial(norm_of, kind, norm.width, norm.axis)
         self._replace(norm.path, make, done, f"norms replaced by {kind}")
 
     def _usual(self) -> str:
-        kinds = [norm.kind for branch in self.found.branches for norm in branch.norms]
+        kinds = [norm.kind for branch in self.found.branches for norm in branch.placed]
         return kinds[0] if kinds else "layernorm"
 
     def _axis(self, branch: Residual) -> int:
@@ -425,6 +433,9 @@ class _Work:
                     f"no module returns the sum after '{branch.path}': no norm put there"
                 )
                 return
+            if branch.sum in self.normed:
+                return  # of parallel branches, which share one sum
+            self.normed.add(branch.sum)
             width = self._leaving(last[-1])
             self._wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), done, what)
         elif at == "in":
@@ -668,6 +679,13 @@ def _timed(ratio: float, module: nn.Module) -> nn.Module:
     if isinstance(module, nn.Linear):
         return Weighed(module, ratio)
     return Entered(module, Times(ratio))
+
+
+def _staying(norms: Sequence[Normed]) -> Normed | None:
+    """The one of those at a place that a form wants there: the outermost, inside a branch one in
+    front of its last layer, if there is any."""
+    fitting = [norm for norm in norms if norm.at != "inner" or norm.last]
+    return fitting[-1] if fitting else None
 
 
 def _followed(module: nn.Module, kind: str, width: int, axis: int) -> Left:

@@ -127,7 +127,7 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     for rule in plan.rules:
         if rule.targets:
             yield _rule(rule, weights)
-    yield from _forms(found, plan.forms, parameters)
+    yield from _forms(found, plan.forms, parameters, once=plan.everywhere is None)
     if plan.biased:
         bare = [weight for weight in plan.biased if not weight.bias]
         why = f"'{bare[0].path}' has none" if bare else ""
@@ -359,8 +359,9 @@ class _Step:
 
 
 def _forms(
-    found: Layout, forms: Sequence[Form], parameters: Mapping[str, Tensor]
+    found: Layout, forms: Sequence[Form], parameters: Mapping[str, Tensor], once: bool
 ) -> Iterator[Finding]:
+    """``once``: whether one norm is to stand at each place, or as many as there are."""
     steps = [
         _Step(branch, form, scope_of(found, branch))
         for branch, form in zip(found.branches, forms, strict=False)
@@ -377,7 +378,7 @@ def _forms(
     if carried := [s for s in steps if s.form.carried is not None]:
         yield _learned([(s, s.form.carried or "", s.branch.carried) for s in carried], "skips")
     if normed := [s for s in steps if s.form.norms is not None]:
-        yield _placed(normed)
+        yield _placed(normed, once)
     gains = [
         (norm.gain, number_of(s.form.gains[norm.at], s.scope), norm.at)
         for s in steps
@@ -487,25 +488,36 @@ def _learned(
     return Finding(part, sum(right), len(rows), said)
 
 
-def _placed(steps: Sequence[_Step]) -> Finding:
-    """Norms: where they stand, and which."""
+def _placed(steps: Sequence[_Step], once: bool) -> Finding:
+    """Norms: where they stand, one at each place, and which."""
     right = []
     for step in steps:
-        wanted, here = step.form.norms or {}, {n.at: n.kind for n in step.branch.norms}
-        kinds = all(not kind or here.get(at) == kind for at, kind in wanted.items())
-        right.append(set(wanted) == set(here) and kinds)
+        wanted, norms = step.form.norms or {}, step.branch.placed
+        kinds = all(wanted.get(n.at) in ("", n.kind) for n in norms)
+        here = {n.at for n in norms}
+        alone = not once or (len(here) == len(norms) and not _astray(step))
+        right.append(set(wanted) == here and alone and kinds)
     asked = ", ".join(f"{kind or 'norm'} {at}" for at, kind in (steps[0].form.norms or {}).items())
     said = f"{sum(right)} of {len(steps)} branches with their norms in place ({asked})"
     if not asked:
         said = f"{sum(right)} of {len(steps)} branches without a norm"
     if not all(right):
         step = steps[right.index(False)]
-        found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.norms) or "no norm"
+        found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.placed) or "no norm"
         said += f"; '{step.branch.path}' has {found}"
-        places = {n.at for n in step.branch.norms}
+        places = {n.at for n in step.branch.placed}
         words = [words for others, words in step.form.misplaced if set(others) == places]
         said += f": {words[0]}" if words else ""
+        if places == set(step.form.norms or {}) and len(places) < len(step.branch.placed):
+            said += ": one norm is to stand at each place"
+        elif places == set(step.form.norms or {}) and _astray(step):
+            said += ": the inner norm does not stand directly in front of the branch's last layer"
     return Finding("norms", sum(right), len(steps), said)
+
+
+def _astray(step: _Step) -> bool:
+    """Whether an inner norm stands elsewhere than in front of the last layer."""
+    return any(norm.at == "inner" and not norm.last for norm in step.branch.placed)
 
 
 def _final(found: Layout, plan: Plan) -> Finding:

@@ -57,7 +57,7 @@ def _plan(layout: Layout) -> Plan:
             f"{len(layout.streams)} streams with {layout.L} residual branches were found, and "
             f"DeepScaleLM is a rule of one stack of two branches or more; give the stack by itself"
         )
-    bare = [branch.path for branch in layout.branches if not branch.norms]
+    bare = [branch.path for branch in layout.branches if not branch.placed]
     if bare:
         raise NetworkError(
             f"'{bare[0]}' has no norm, and DeepScaleLM keeps those of pre-norm or post-norm; put "

@@ -32,7 +32,7 @@ def bounded_plan(layout: Layout, kind: str, title: str, starts: dict[str, str]) 
         rules.append(Rule(f"{name} of {title}", f"{start} at the start", tuple(one)))
     numbers = tuple(dict.fromkeys(path for norm in layout.every for path in norm.numbers))
     forms = tuple(
-        Form(norms=dict.fromkeys((n.at for n in branch.norms), kind) if branch.norms else None)
+        Form(norms=dict.fromkeys((n.at for n in branch.placed), kind) if branch.placed else None)
         for branch in layout.branches
     )
     return Plan(

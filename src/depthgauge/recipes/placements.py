@@ -109,6 +109,7 @@ def placed(name: str, kind: str = "") -> Recipe:
         return Plan(forms=tuple(form for _ in layout.branches), final=last)
 
     which = f"every norm is {KINDS[kind]}" if kind else "the kind that is there, else layer norm"
+    which += "; norms of queries and keys are left as they are"
     return Recipe(
         f"{name}-{kind}" if kind else name,
         title,

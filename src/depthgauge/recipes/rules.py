@@ -85,7 +85,8 @@ class Form:
     ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing;
     ``carried``: the same in front of the skip.
     ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
-    be; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
+    be, one at each place, but for norms of queries and keys; ``inner``: in front of the last weight
+    layer; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
     what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
     is multiplied by, behind the norm in front. ``shifts``: a learned number, 0, is added in front
     of each weight layer and activation, and at the branch's end, which a learned number, 1,

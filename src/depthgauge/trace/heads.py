@@ -17,7 +17,7 @@ from torch import Tensor
 from depthgauge.trace.graph import Graph, Ref, Value
 from depthgauge.trace.roles import Roles
 
-__all__ = ["ROLES", "is_layer", "layers_below", "projections"]
+__all__ = ["ROLES", "before_scores", "is_layer", "layers_below", "projections"]
 
 ROLES: Final = ("query", "key", "value")
 
@@ -33,6 +33,16 @@ def projections(roles: Roles) -> dict[int, dict[str, tuple[int, ...] | None]]:
                 if is_layer(roles, layer):
                     found.setdefault(layer, {})[role] = _places(roles.graph, layer, j, below)
     return found
+
+
+def before_scores(roles: Roles) -> set[int]:
+    """The values between a projection of queries or keys and the product of attention that are on
+    no way to the values of one."""
+    found: dict[str, set[int]] = {role: set() for role in ROLES}
+    for i in roles.graph.live:
+        for role, j in _operands(roles, roles.values[i]):
+            found[role] |= layers_below(roles, j)
+    return (found["query"] | found["key"]) - found["value"]
 
 
 def _operands(roles: Roles, value: Value) -> Iterator[tuple[str, int]]:

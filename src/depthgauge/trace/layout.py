@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -30,8 +30,9 @@ from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value, common_path
-from depthgauge.trace.heads import ROLES, projections
+from depthgauge.trace.heads import ROLES, before_scores, projections
 from depthgauge.trace.logits import logits, outlet
+from depthgauge.trace.norms import spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
@@ -124,10 +125,12 @@ class Weight:
 
 @dataclass(frozen=True)
 class Normed:
-    """A norm of a branch, or on the stream after its sum: where (``""``: elsewhere), the module
-    that it is (or stands in), the parameter of its gain (``""``: none), how many channels it has,
-    the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift), and the axis of
-    its channels from the right."""
+    """A norm of a branch, or on the stream after its sum: where (``in``, ``inner``, ``out``,
+    ``stream``, ``query-key`` between a projection and the scores of attention, ``""`` elsewhere),
+    the module that it is (or stands in), the parameter of its gain (``""``: none), how many
+    channels it has, the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift),
+    the axis of its channels from the right, and of an inner one whether what it gives enters a last
+    weight layer of its branch as it is."""
 
     at: str
     kind: str
@@ -136,6 +139,7 @@ class Normed:
     width: int
     numbers: tuple[str, ...] = ()
     axis: int = -1
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,11 @@ class Residual:
     def projected(self) -> bool:
         """Whether the skip has weights of its own, as that of a transition has."""
         return bool(self.across)
+
+    @property
+    def placed(self) -> tuple[Normed, ...]:
+        """Its norms but those of queries and keys, which belong to no placement."""
+        return tuple(norm for norm in self.norms if norm.at != "query-key")
 
     @property
     def attends(self) -> bool:
@@ -288,7 +297,7 @@ def layout(model: nn.Module, batch: Any) -> Layout:
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
     graph, roles = analysis.graph, analysis.roles
-    parts, tables = projections(roles), looked_up(analysis)
+    parts, tables, scored = projections(roles), looked_up(analysis), before_scores(roles)
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
@@ -309,12 +318,12 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             read = _read(step, len(link.branches))
             for branch, form in zip(link.branches, read, strict=True):
                 inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
-                row = _Row(analysis, readings, parts, sorted(inside), tables)
+                row = _Row(analysis, readings, parts, sorted(inside), tables, scored)
                 if math.isnan(form.factor) or math.isnan(form.skip):
                     form = _seen(analysis, parameters, link, branch, form)
                 found.append(row.residual(track.stream.name, place, branch, link, form))
     within = {weight.path for branch in found for weight in branch.weights}
-    every = _Row(analysis, readings, parts, sorted(graph.live), tables).weights()
+    every = _Row(analysis, readings, parts, sorted(graph.live), tables, scored).weights()
     heads = tuple(weight for weight in every if weight.last and weight.path not in within)
     seen: dict[str, list[Weight]] = {}
     for weight in every:
@@ -479,6 +488,7 @@ class _Row:
     parts: Mapping[int, Mapping[str, tuple[int, ...] | None]]
     order: Sequence[int]
     tables: frozenset[int]  # parameters that embeddings read
+    scored: Collection[int]  # values between projections and the scores of attention
 
     def residual(
         self, stream: str, block: int, branch: Branch, link: Link, form: _Form
@@ -581,16 +591,46 @@ class _Row:
             below = max((depth.get(j, 0) for j in roles.flow[i]), default=0)
             depth[i] = below + roles.layers(i)
         whole = max(depth.values(), default=0)
-        found = []
+        found: dict[int, Normed] = {}
+        leading = self._leading()
         for i in self.order:
             if roles.norm_of(i) is not None:
                 at = "in" if not depth[i] else "out" if depth[i] == whole else "inner"
-                found.append(_normed(analysis, i, at, form))
+                at = "query-key" if at == "inner" and i in self.scored else at
+                last = at == "inner" and i in leading
+                found[i] = replace(_normed(analysis, i, at, form), last=last)
         between = analysis.graph.ancestors([link.after], link.merge.value)
         for i in sorted(between - {link.merge.value}):
             if roles.norm_of(i) is not None:
-                found.append(_normed(analysis, i, "stream", form))
-        return tuple(dict.fromkeys(found))
+                found[i] = _normed(analysis, i, "stream", form)
+        return tuple(norm for i, norm in found.items() if not self._again(i, found))
+
+    def _again(self, i: int, norms: Mapping[int, Normed]) -> bool:
+        """Whether an equal norm came before value ``i``, beside it: layers that read one tensor
+        through one module. One of its own result is another norm."""
+        equal = [j for j, norm in norms.items() if j < i and norm == norms[i]]
+        return any(j not in self.analysis.graph.ancestors([i], j) for j in equal)
+
+    def _leading(self) -> set[int]:
+        """The norms whose results enter a layer behind which there is no other, with nothing but
+        gains, offsets and views between."""
+        roles, values = self.analysis.roles, self.analysis.graph.values
+        behind: set[int] = set()  # values that a layer follows
+        todo: list[int] = []
+        found: set[int] = set()
+        for i in reversed(self.order):
+            if roles.layers(i) and i not in behind:
+                todo += roles.flow[i]
+            if roles.layers(i) or i in behind:
+                behind.update(roles.flow[i])
+        while todo:
+            i = todo.pop()
+            if roles.norm_of(i) is not None:
+                found.add(i)
+            elif values[i].kind in ("shape", "drop", "product", "sum") and not roles.bends(i):
+                moving = roles.moving(values[i].inputs)
+                todo += moving if len(moving) == 1 else []
+        return found
 
     def weights(self, begin: int = -1) -> tuple[Weight, ...]:
         """The weights; those of a layer that is several, as attention, in its order."""
@@ -697,10 +737,12 @@ class _Row:
 
 
 def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
-    """A norm by its value; its kind from the function or, of one spelled out, from the equation."""
+    """A norm by its value; its kind from the function or, of one spelled out, from its own values,
+    else from the equation."""
     graph, values = analysis.graph, analysis.graph.values
     value = values[i]
-    kind = _NORMS.get(value.name) or next((kind for a, kind in form.norms if a == at), "norm")
+    kind = _NORMS.get(value.name) or spelled_kind(analysis.roles, i)
+    kind = kind or next((kind for a, kind in form.norms if a == at), "norm")
     learned = [values[j] for j in value.inputs[1:] if values[j].kind == "parameter"]
     gain = learned[0].path if learned else _gain_after(graph, i)
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1

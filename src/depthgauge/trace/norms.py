@@ -22,9 +22,19 @@ from depthgauge.equation.nodes import (
 from depthgauge.trace.blocks import Region, Unsayable, scaled, ungained, with_options
 from depthgauge.trace.graph import Ref
 from depthgauge.trace.graph import Value as Traced
-from depthgauge.trace.statistic import Statistic, argument, beside, centre, plain, statistic
+from depthgauge.trace.roles import Roles
+from depthgauge.trace.statistic import (
+    Sight,
+    Statistic,
+    Values,
+    argument,
+    beside,
+    centre,
+    plain,
+    statistic,
+)
 
-__all__ = ["gained", "norm", "scalenorm", "shifted"]
+__all__ = ["gained", "norm", "scalenorm", "shifted", "spelled_kind"]
 
 #: The names of a state's axes, by how many there are.
 _AXES: Final[Mapping[int, tuple[str, ...]]] = {
@@ -188,6 +198,22 @@ def _spelled(region: Region, value: Traced) -> Value:
     return out
 
 
+def spelled_kind(roles: Roles, i: int) -> str:
+    """The kind of a norm that is written out, by its own values, also where no state tells the
+    axis of channels; ``""`` where only that would (groups, places of an image)."""
+    s, _ = _divisor(Values(roles), roles.values[i])
+    if s is None or s.floor:
+        return ""
+    if not s.centred:
+        return "rmsnorm"
+    of = roles.values[s.of]
+    size = len(of.shape)
+    below = roles.values[of.inputs[0]].shape if of.kind == "shape" and of.inputs else of.shape
+    if s.axes == (size - 1,) and 1 < size <= len(below):  # no groups were folded out
+        return "layernorm"
+    return "batchnorm" if len(s.axes) == size - 1 and 0 in s.axes else ""
+
+
 def scalenorm(region: Region, i: int, gain: Value) -> Norm | None:
     """``g x / max(|x|, eps)`` with value ``i`` as the quotient and ``gain`` as ``g``, or None."""
     if not isinstance(gain, LearnedScalar) or region.roles.norm_of(i) is None:
@@ -223,7 +249,7 @@ def _normalised(region: Region, value: Traced) -> Statistic | None:
     return Statistic(x, axes, shape[axes[0]], False, factor=root, floor=eps / root, rooted=True)
 
 
-def _divisor(region: Region, value: Traced) -> tuple[Statistic | None, tuple[int, ...]]:
+def _divisor(region: Sight, value: Traced) -> tuple[Statistic | None, tuple[int, ...]]:
     """What value ``value`` divides by, if that is a statistic of all that it divides but learned
     factors, which stand beside it."""
     if value.kind != "product" or len(value.inputs) != 2:

@@ -59,6 +59,7 @@ from depthgauge.trace.merges import chain
 from depthgauge.trace.norms import gained, norm, scalenorm, shifted
 from depthgauge.trace.readings import Activation as Seen
 from depthgauge.trace.roles import Roles
+from depthgauge.trace.statistic import number_in
 
 __all__ = ["Equation", "Reader"]
 
@@ -564,11 +565,7 @@ class _Region:
 
     def number(self, operand: Any) -> float | None:
         """An operand that is a number, or a tensor that holds one and that nothing computes."""
-        if isinstance(operand, Ref):
-            tensor = self.roles.graph.constants.get(operand)
-            return None if tensor is None or tensor.is_complex() else short(tensor.reshape(()))
-        plain = isinstance(operand, int | float) and not isinstance(operand, bool)
-        return float(operand) if plain else None
+        return number_in(self.roles, operand)
 
     def _product(self, value: Traced) -> Value:
         divides = value.name in ("div", "divide", "true_divide", "truediv")

@@ -12,14 +12,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from depthgauge.trace.blocks import Region
+from depthgauge.trace.blocks import short
 from depthgauge.trace.graph import Ref
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.operations import CASTS
+from depthgauge.trace.roles import Roles
 
-__all__ = ["Statistic", "argument", "axes_of", "centre", "plain", "statistic"]
+__all__ = [
+    "Sight",
+    "Statistic",
+    "Values",
+    "argument",
+    "axes_of",
+    "centre",
+    "number_in",
+    "plain",
+    "statistic",
+]
 
 _LENGTHS: Final = ("norm", "linalg_vector_norm", "linalg_norm", "vector_norm")
 _SPREADS: Final = ("var", "std", "var_mean", "std_mean")
@@ -28,6 +39,35 @@ _COPIES: Final = (*CASTS, "contiguous", "clone", "cpu", "cuda", "alias", "identi
 #: Functions that give what was averaged the shape of what it was averaged of.
 _SPREAD: Final = (*_COPIES, "expand", "expand_as", "broadcast_to", "unsqueeze")
 _LONGEST: Final = 16
+
+
+class Sight(Protocol):
+    """What a divisor is read in: a region of a stream, or all values of a pass."""
+
+    roles: Roles
+    values: list[Traced]
+    before: int
+
+    def number(self, operand: Any) -> float | None: ...
+
+
+class Values:
+    """All values of a pass, no state in front."""
+
+    def __init__(self, roles: Roles) -> None:
+        self.roles, self.values, self.before = roles, roles.values, -1
+
+    def number(self, operand: Any) -> float | None:
+        return number_in(self.roles, operand)
+
+
+def number_in(roles: Roles, operand: Any) -> float | None:
+    """An operand that is a number, or a tensor that holds one and that nothing computes."""
+    if isinstance(operand, Ref):
+        tensor = roles.graph.constants.get(operand)
+        return None if tensor is None or tensor.is_complex() else short(tensor.reshape(()))
+    plain = isinstance(operand, int | float) and not isinstance(operand, bool)
+    return float(operand) if plain else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +93,7 @@ class Statistic:
         )
 
 
-def statistic(region: Region, i: int) -> Statistic | None:
+def statistic(region: Sight, i: int) -> Statistic | None:
     """What value ``i`` is as a statistic, or None."""
     row = []
     at = region.values[i]
@@ -72,7 +112,7 @@ def statistic(region: Region, i: int) -> Statistic | None:
 # --------------------------------------------------------------------------- the reduction
 
 
-def _reduced(region: Region, value: Traced) -> Statistic | None:
+def _reduced(region: Sight, value: Traced) -> Statistic | None:
     name, x = value.name, value.inputs[0]
     if name in _LENGTHS:
         order = argument(value, 1, ("p", "ord"), None)
@@ -99,7 +139,7 @@ def _reduced(region: Region, value: Traced) -> Statistic | None:
     return Statistic(*of, factor=1.0 if name == "mean" else float(of[2]))
 
 
-def _squared(region: Region, i: int) -> int | None:
+def _squared(region: Sight, i: int) -> int | None:
     """What value ``i`` is the square of, element by element, or None."""
     value = region.values[plain(region, i)]
     if value.name == "square" or (
@@ -111,7 +151,7 @@ def _squared(region: Region, i: int) -> int | None:
 
 
 def _centred(
-    region: Region, i: int, axes: tuple[int, ...]
+    region: Sight, i: int, axes: tuple[int, ...]
 ) -> tuple[int, tuple[int, ...], int, bool]:
     """The first four numbers of a statistic of value ``i``, which may be less its own mean."""
     i = plain(region, i)
@@ -119,7 +159,7 @@ def _centred(
     return (i if base is None else base), axes, _count(region, i, axes), base is not None
 
 
-def centre(region: Region, i: int, axes: tuple[int, ...]) -> int | None:
+def centre(region: Sight, i: int, axes: tuple[int, ...]) -> int | None:
     """``x`` where value ``i`` is ``x`` less its mean over ``axes``, or None."""
     if region.roles.centred(i) is None:
         return None
@@ -132,7 +172,7 @@ def centre(region: Region, i: int, axes: tuple[int, ...]) -> int | None:
     return plain(region, x) if same and axes_of(region, mean, 1) == axes else None
 
 
-def beside(region: Region, i: int, x: int, axes: tuple[int, ...]) -> bool:
+def beside(region: Sight, i: int, x: int, axes: tuple[int, ...]) -> bool:
     """Whether value ``i``, reduced over ``axes``, has a shape that meets ``x`` where it should."""
     shape, whole = region.values[i].shape, region.values[x].shape
     kept = tuple(1 if a in axes else size for a, size in enumerate(whole))
@@ -140,7 +180,7 @@ def beside(region: Region, i: int, x: int, axes: tuple[int, ...]) -> bool:
     return shape in (kept, whole) or (len(shape) <= len(kept) and shape == kept[lost:])
 
 
-def plain(region: Region, i: int, through: tuple[str, ...] = _COPIES) -> int:
+def plain(region: Sight, i: int, through: tuple[str, ...] = _COPIES) -> int:
     """Value ``i`` before casts and copies."""
     value = region.values[i]
     while value.kind == "shape" and value.name in through and value.inputs and i != region.before:
@@ -149,7 +189,7 @@ def plain(region: Region, i: int, through: tuple[str, ...] = _COPIES) -> int:
     return i
 
 
-def axes_of(region: Region, value: Traced, place: int) -> tuple[int, ...]:
+def axes_of(region: Sight, value: Traced, place: int) -> tuple[int, ...]:
     """The axes that a reduction runs over, from 0 on; without an argument all of them."""
     size = len(region.values[value.inputs[0]].shape)
     given = argument(value, place, ("dim", "axis"), None)
@@ -165,14 +205,14 @@ def argument(value: Traced, place: int, names: tuple[str, ...], default: Any) ->
     return next((value.options[name] for name in names if name in value.options), default)
 
 
-def _count(region: Region, i: int, axes: tuple[int, ...]) -> int:
+def _count(region: Sight, i: int, axes: tuple[int, ...]) -> int:
     return math.prod(region.values[i].shape[a] for a in axes)
 
 
 # ----------------------------------------------------------------- what is done to it then
 
 
-def _changed(region: Region, value: Traced, s: Statistic) -> Statistic | None:
+def _changed(region: Sight, value: Traced, s: Statistic) -> Statistic | None:
     name = value.name
     if value.kind == "shape":
         return s if name in _SPREAD else None
