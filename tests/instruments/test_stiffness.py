@@ -501,6 +501,63 @@ def test_a_budget_ends_it_and_says_so() -> None:
     assert much["converged"]
 
 
+class Clock:
+    """Stands in for the ``time`` of the instrument: so many readings long nothing has passed."""
+
+    def __init__(self, readings: int) -> None:
+        self.left = readings
+
+    def perf_counter(self) -> float:
+        self.left -= 1
+        return 0.0 if self.left >= 0 else 1e9
+
+
+def stiff() -> tuple[nn.Module, Tensor]:
+    """Few of very many directions are curved, so that a random one is flat."""
+    torch.manual_seed(0)
+    model = ReZero("", blocks=6, width=32, act=torch.relu)
+    with torch.no_grad():
+        for p in (*model.first.parameters(), *model.last.parameters()):
+            p.mul_(2)
+    return model, torch.randn(16, 32)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_budget_gives_the_ratio_or_none(
+    optimizer: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = stiff()
+    options: dict[str, Any] = {"lr": 1e-3, "optimizer": optimizer, "steps": steps}
+    whole = curvature(model, batch, targets, **options)
+    assert whole["converged"]
+    given, without = [], []
+    for readings in (*range(2, 26), 80):
+        effort = Effort(budget=1.0, began=0.0, step=Step(optimizer, 1e-3))
+        subject = Subject(model, batch, targets, [4], runner(targets, batch))
+        with monkeypatch.context() as patched:
+            clock = Clock(readings)
+            patched.setattr("depthgauge.instruments.stiffness.time", clock)
+            patched.setattr("depthgauge.instruments.subject.time", clock)
+            found = stiffness(subject, effort, steps=steps)
+        note = found.notes["stiffness"]
+        if math.isnan(note["ratio"]):
+            without.append(note)
+            assert "stiffness" not in found.columns
+            assert found.missing["stiffness"] == note["ratio_reason"]
+            assert "the budget of 1 seconds was spent" in note["ratio_reason"]
+            assert note.get("ratio_at_least", 0.0) <= whole["ratio"] * 1.01
+        else:
+            given.append(note)
+            assert whole["ratio"] / 3 < note["ratio"] < whole["ratio"] * 1.01
+            assert note["ratio_at"] == whole["ratio_at"] or optimizer == "sgd"
+            looks = [note[name] for name in ("step 0", "after 3") if name in note]
+            assert optimizer != "sgd" or not any(math.isnan(look["ratio"]) for look in looks)
+    assert any("the curvature had not settled" in note["ratio_reason"] for note in without)
+    assert any(note["converged"] for note in given)
+    assert not all(note["converged"] for note in given)
+
+
 def test_an_optimiser_whose_limit_is_not_known_is_missing_with_its_reason() -> None:
     model, batch = mlp()
     subject = Subject(model, batch, targets, [4], runner(targets, batch))
