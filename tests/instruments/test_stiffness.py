@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -439,6 +440,50 @@ def test_half_precision_is_looked_at_in_float32(kind: torch.dtype) -> None:
     assert found["ratio"] == pytest.approx(wide["ratio"], rel=1e-3)
     assert "precision" not in wide
     assert next(model.parameters()).dtype == kind
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+def test_half_precision_keeps_the_state_of_a_training_run(
+    kind: torch.dtype, optimizer: str
+) -> None:
+    torch.manual_seed(0)
+    narrow = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    batch = torch.randn(12, 6)
+    rule = Rule(optimizer, 0.02, momentum=0.95, weight_decay=0.01)
+    training = rule.made(narrow.parameters())
+    for _ in range(10):
+        training.zero_grad()
+        targets(narrow(batch)).backward()
+        training.step()
+    training.zero_grad()
+    narrow, batch = narrow.to(kind), batch.to(kind)
+    training.load_state_dict(training.state_dict())  # moments of the parameters' type
+    held = {p: {k: v.clone() for k, v in s.items()} for p, s in training.state.items()}
+    wide = copy.deepcopy(narrow).float()
+    same = rule.made(wide.parameters())
+    same.load_state_dict(training.state_dict())
+    assert all(v.dtype == torch.float32 for s in same.state.values() for v in s.values())
+
+    def looked(model: nn.Module, x: Tensor, given: torch.optim.Optimizer) -> dict[str, Any]:
+        subject = Subject(model, x, targets, [4], runner(targets, x))
+        note: dict[str, Any] = stiffness(subject, Effort(step=Step(given))).notes["stiffness"]
+        return note
+
+    found = looked(narrow, batch, training)
+    expected = looked(wide, batch.float(), same)
+    fresh = looked(narrow, batch, rule.made(narrow.parameters()))
+    assert found["precision"].startswith("a copy in float32")
+    for name in ("step 0", "after 3"):
+        assert found[name]["ratio"] == pytest.approx(expected[name]["ratio"], rel=1e-3)
+    assert found["after 3"]["losses"] == pytest.approx(expected["after 3"]["losses"], rel=1e-4)
+    assert found["after 3"]["losses"] != pytest.approx(fresh["after 3"]["losses"], rel=1e-3)
+    assert found["after 3"]["ratio"] != pytest.approx(fresh["after 3"]["ratio"], rel=2e-3)
+    assert any(v.dtype == kind for state in held.values() for v in state.values())
+    for p, state in held.items():
+        assert p.dtype == kind
+        assert all(torch.equal(training.state[p][k], v) for k, v in state.items())
+        assert all(training.state[p][k].dtype == v.dtype for k, v in state.items())
 
 
 def test_a_loss_that_is_nan_is_a_finding() -> None:

@@ -458,13 +458,16 @@ def _said(ends: Ends) -> dict[str, Any]:
 
 
 def _made(task: _Task, parameters: list[nn.Parameter]) -> Optimizer:
-    """The optimiser of the steps, for a copy's parameters: that of the training run as it is, or a
-    new one."""
-    own = trainable(task.subject.model)
-    converted_too = any(p.dtype != q.dtype for p, q in zip(own, parameters, strict=True))
-    if task.given is None or converted_too:
+    """The optimiser of the steps, for a copy's parameters: that of the training run as it is, its
+    state in the type of the copy, or a new one."""
+    if task.given is None:
         return task.rules.made(parameters)
-    return twin_of(task.given, {id(p): q for p, q in zip(own, parameters, strict=True)})
+    own = trainable(task.subject.model)
+    twin = twin_of(task.given, {id(p): q for p, q in zip(own, parameters, strict=True)})
+    for p, q in zip(own, parameters, strict=True):
+        if p.dtype != q.dtype and q in twin.state:
+            twin.state[q] = _as_wide(twin.state[q], q)
+    return twin
 
 
 def _states(task: _Task, model: nn.Module, optimizer: Optimizer | None) -> list[Mapping[str, Any]]:
@@ -475,7 +478,18 @@ def _states(task: _Task, model: nn.Module, optimizer: Optimizer | None) -> list[
         optimizer, parameters = task.given, trainable(task.subject.model)
     if optimizer is None:
         return [{}] * len(parameters)
-    return [optimizer.state.get(p, {}) for p in parameters]
+    every = zip(parameters, trainable(model), strict=True)
+    return [_as_wide(optimizer.state.get(p, {}), q) for p, q in every]
+
+
+def _as_wide(state: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
+    """What an optimiser holds of a parameter, its moments in the type of the parameter's copy."""
+    return {
+        name: value.to(p.dtype)
+        if isinstance(value, Tensor) and value.is_floating_point() and value.shape == p.shape
+        else value
+        for name, value in state.items()
+    }
 
 
 def _scales(
