@@ -69,3 +69,23 @@ def test_a_product_that_is_not_finite_is_no_number() -> None:
     found = lanczos(lambda v: v * math.inf, torch.ones(4), 10)
     assert math.isnan(found.largest)
     assert not found.converged
+
+
+def test_a_rayleigh_quotient_is_below_the_largest() -> None:
+    values = torch.full((400,), 1e-3, dtype=torch.float64)
+    values[-1] = 50.0
+    a, start = matrix(values)
+    early = lanczos(lambda v: a @ v, start, 1)
+    assert early.largest < 5  # of 50, and nothing says so but its bound
+    assert not early.settled
+    u = torch.linalg.eigh(a)[1][:, -1] + 0.5 * start / start.norm()
+    u = u / u.norm()
+    value = float(u @ a @ u)
+    raised = early.at_least(value, float(torch.linalg.vector_norm(a @ u - value * u)))
+    assert 30 < raised.largest == value <= 50
+    assert not raised.settled  # u may lie along an eigenvector below the largest
+    late = lanczos(lambda v: a @ v, start, 20)
+    assert late.settled
+    assert late.at_least(value, 0.0) is late
+    assert late.at_least(math.nan, math.nan) is late
+    assert not late.at_least(51.0, 0.0).converged  # it had converged to another

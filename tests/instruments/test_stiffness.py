@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -441,6 +442,50 @@ def test_half_precision_is_looked_at_in_float32(kind: torch.dtype) -> None:
     assert next(model.parameters()).dtype == kind
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+def test_half_precision_keeps_the_state_of_a_training_run(
+    kind: torch.dtype, optimizer: str
+) -> None:
+    torch.manual_seed(0)
+    narrow = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    batch = torch.randn(12, 6)
+    rule = Rule(optimizer, 0.02, momentum=0.95, weight_decay=0.01)
+    training = rule.made(narrow.parameters())
+    for _ in range(10):
+        training.zero_grad()
+        targets(narrow(batch)).backward()
+        training.step()
+    training.zero_grad()
+    narrow, batch = narrow.to(kind), batch.to(kind)
+    training.load_state_dict(training.state_dict())  # moments of the parameters' type
+    held = {p: {k: v.clone() for k, v in s.items()} for p, s in training.state.items()}
+    wide = copy.deepcopy(narrow).float()
+    same = rule.made(wide.parameters())
+    same.load_state_dict(training.state_dict())
+    assert all(v.dtype == torch.float32 for s in same.state.values() for v in s.values())
+
+    def looked(model: nn.Module, x: Tensor, given: torch.optim.Optimizer) -> dict[str, Any]:
+        subject = Subject(model, x, targets, [4], runner(targets, x))
+        note: dict[str, Any] = stiffness(subject, Effort(step=Step(given))).notes["stiffness"]
+        return note
+
+    found = looked(narrow, batch, training)
+    expected = looked(wide, batch.float(), same)
+    fresh = looked(narrow, batch, rule.made(narrow.parameters()))
+    assert found["precision"].startswith("a copy in float32")
+    for name in ("step 0", "after 3"):
+        assert found[name]["ratio"] == pytest.approx(expected[name]["ratio"], rel=1e-3)
+    assert found["after 3"]["losses"] == pytest.approx(expected["after 3"]["losses"], rel=1e-4)
+    assert found["after 3"]["losses"] != pytest.approx(fresh["after 3"]["losses"], rel=1e-3)
+    assert found["after 3"]["ratio"] != pytest.approx(fresh["after 3"]["ratio"], rel=2e-3)
+    assert any(v.dtype == kind for state in held.values() for v in state.values())
+    for p, state in held.items():
+        assert p.dtype == kind
+        assert all(torch.equal(training.state[p][k], v) for k, v in state.items())
+        assert all(training.state[p][k].dtype == v.dtype for k, v in state.items())
+
+
 def test_a_loss_that_is_nan_is_a_finding() -> None:
     model, batch = mlp()
     found = curvature(model, batch, lambda out: out.sum() * math.nan, lr=0.1)
@@ -499,6 +544,63 @@ def test_a_budget_ends_it_and_says_so() -> None:
     subject = Subject(model, batch, targets, [0], runner(targets, batch))
     much = stiffness(subject, Effort(budget=60.0)).notes["stiffness"]
     assert much["converged"]
+
+
+class Clock:
+    """Stands in for the ``time`` of the instrument: so many readings long nothing has passed."""
+
+    def __init__(self, readings: int) -> None:
+        self.left = readings
+
+    def perf_counter(self) -> float:
+        self.left -= 1
+        return 0.0 if self.left >= 0 else 1e9
+
+
+def stiff() -> tuple[nn.Module, Tensor]:
+    """Few of very many directions are curved, so that a random one is flat."""
+    torch.manual_seed(0)
+    model = ReZero("", blocks=6, width=32, act=torch.relu)
+    with torch.no_grad():
+        for p in (*model.first.parameters(), *model.last.parameters()):
+            p.mul_(2)
+    return model, torch.randn(16, 32)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_budget_gives_the_ratio_or_none(
+    optimizer: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = stiff()
+    options: dict[str, Any] = {"lr": 1e-3, "optimizer": optimizer, "steps": steps}
+    whole = curvature(model, batch, targets, **options)
+    assert whole["converged"]
+    given, without = [], []
+    for readings in (*range(2, 26), 80):
+        effort = Effort(budget=1.0, began=0.0, step=Step(optimizer, 1e-3))
+        subject = Subject(model, batch, targets, [4], runner(targets, batch))
+        with monkeypatch.context() as patched:
+            clock = Clock(readings)
+            patched.setattr("depthgauge.instruments.stiffness.time", clock)
+            patched.setattr("depthgauge.instruments.subject.time", clock)
+            found = stiffness(subject, effort, steps=steps)
+        note = found.notes["stiffness"]
+        if math.isnan(note["ratio"]):
+            without.append(note)
+            assert "stiffness" not in found.columns
+            assert found.missing["stiffness"] == note["ratio_reason"]
+            assert "the budget of 1 seconds was spent" in note["ratio_reason"]
+            assert note.get("ratio_at_least", 0.0) <= whole["ratio"] * 1.01
+        else:
+            given.append(note)
+            assert whole["ratio"] / 3 < note["ratio"] < whole["ratio"] * 1.01
+            assert note["ratio_at"] == whole["ratio_at"] or optimizer == "sgd"
+            looks = [note[name] for name in ("step 0", "after 3") if name in note]
+            assert optimizer != "sgd" or not any(math.isnan(look["ratio"]) for look in looks)
+    assert any("the curvature had not settled" in note["ratio_reason"] for note in without)
+    assert any(note["converged"] for note in given)
+    assert not all(note["converged"] for note in given)
 
 
 def test_an_optimiser_whose_limit_is_not_known_is_missing_with_its_reason() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -43,6 +43,22 @@ class Ends:
     @property
     def converged(self) -> bool:
         return self.stopped in ("converged", "whole space")
+
+    @property
+    def settled(self) -> bool:
+        """Whether the largest is known at all: one product from a random start knows the average
+        eigenvalue, and a residual bound as large as its value says nothing."""
+        return self.converged or (self.products > 1 and self.largest_residual < self.largest)
+
+    def at_least(self, value: float, residual: float) -> Ends:
+        """With ``value = u^T A u``, ``|u| = 1``, in the place of a largest eigenvalue below it;
+        ``residual = |A u - value u|``. The larger bound stays: u may lie along another."""
+        near = max(self.largest_residual, 1e-2 * value) if self.converged else 0.0
+        if not value > self.largest + near:
+            return self
+        stopped = "products" if self.converged else self.stopped  # it had converged to another
+        bound = max(residual, self.largest_residual)
+        return replace(self, largest=value, largest_residual=bound, stopped=stopped)
 
     @property
     def largest_magnitude(self) -> float:

@@ -57,6 +57,7 @@ PRODUCTS: Final = 10
 STEPS: Final = 3
 #: Numbers that the vectors of Lanczos may hold together.
 _BASIS: Final = 2**29
+_NOT_TAKEN: Final = Ends(math.nan, math.nan, math.nan, math.nan, 0, "budget")
 
 #: How a product was taken: said once where it was the same at each look.
 _HOW: Final = ("product", "product_reason", "finite_difference_step", "dtype")
@@ -205,7 +206,8 @@ def _looked(task: _Task, steps: int) -> dict[str, Any]:
         kind = str(narrow[0].dtype).removeprefix("torch.")
         said = f"a copy in float32 with the same weights: differences of {kind} say nothing"
         model, batch = converted(model, batch, torch.float32)
-    points = {"step 0": _point(task, model, batch, None, 0.5 if steps else 1.0)}
+    first = 0.25 if rules.adaptive else 0.5  # of adaptive optimisers the second look counts
+    points = {"step 0": _point(task, model, batch, None, first if steps else 1.0)}
     if steps:
         points[f"after {steps}"] = _later(task, model, batch, steps)
     note: dict[str, Any] = {
@@ -228,14 +230,22 @@ def _looked(task: _Task, steps: int) -> dict[str, Any]:
 
 def _worst(points: dict[str, dict[str, Any]], adaptive: bool) -> dict[str, Any]:
     """The larger ratio, where it was and its margin, or why there is none. Of adaptive optimisers
-    the last: one gradient alone makes a P that the next will not."""
+    the last: one gradient alone makes a P that the next will not. A look that was cut short may
+    have hidden a larger one, which does not matter to a ratio over 1."""
+    if adaptive:
+        points = dict(list(points.items())[-1:])
     measured = {name: p for name, p in points.items() if not math.isnan(p["ratio"])}
-    if not measured:
-        why = next(p["ratio_reason"] for p in points.values())
-        return {"ratio": math.nan, "ratio_reason": why}
-    at = list(measured)[-1] if adaptive else max(measured, key=lambda name: measured[name]["ratio"])
-    said = {k: v for k, v in measured[at].items() if k.startswith(("ratio", "margin"))}
-    return {**said, "ratio_at": at}
+    at = max(measured, key=lambda name: measured[name]["ratio"], default="")
+    cut = [p for p in points.values() if p.get("stopped") == "budget" or "ratio_at_least" in p]
+    cut = [p for p in cut if math.isnan(p["ratio"])]
+    if at and (not cut or measured[at]["ratio"] >= 1):
+        said = {k: v for k, v in measured[at].items() if k.startswith(("ratio", "margin"))}
+        return {**said, "ratio_at": at}
+    why = (cut or list(points.values()))[0]["ratio_reason"]
+    each = [p.get("ratio_at_least", p["ratio"]) for p in points.values()]
+    least = max((r for r in each if not math.isnan(r)), default=math.nan)
+    known = {} if math.isnan(least) else {"ratio_at_least": least}
+    return {"ratio": math.nan, "ratio_reason": why, **known}
 
 
 def _half(x: Tensor) -> bool:
@@ -289,7 +299,7 @@ def _later(task: _Task, model: nn.Module, batch: Any, steps: int) -> dict[str, A
     losses: list[float] = []
     for step in range(steps):
         if task.effort.spent:
-            return _nothing(_spent(task.effort, f"after {step} steps"))
+            return _cut(task.effort, f"after {step} steps")
         with task.subject.chain(copied, batch) as states:
             total = states.total()
             each = gradients(total, list(parameters))
@@ -314,6 +324,10 @@ def _nothing(why: str) -> dict[str, Any]:
     return {"ratio": math.nan, "ratio_reason": why, "converged": False}
 
 
+def _cut(effort: Effort, when: str) -> dict[str, Any]:
+    return _nothing(_spent(effort, when)) | {"stopped": "budget"}
+
+
 def _spent(effort: Effort, when: str) -> str:
     return f"the budget of {effort.budget:g} seconds was spent {when}"
 
@@ -323,7 +337,7 @@ def _point(
 ) -> dict[str, Any]:
     """What the curvature is at one point; ``share``: of the time that is left."""
     if task.effort.spent:
-        return _nothing(_spent(task.effort, "before it"))
+        return _cut(task.effort, "before it")
     until = _deadline(task.effort, share)
     with hessian(task.subject.chain, model, batch) as h:
         if not math.isfinite(h.loss):
@@ -340,39 +354,57 @@ def _curved(
     optimizer: Optimizer | None,
     until: Callable[[], bool],
 ) -> dict[str, Any]:
+    """The spectrum that the ratio is made of comes first: what is left of the time is for H's."""
     length = float(torch.linalg.vector_norm(h.gradient, dtype=torch.float64))
     out: dict[str, Any] = {"loss": h.loss, "gradient_norm": length}
-    if length > 0:
-        unit = h.gradient / length
-        out["along_gradient"] = float(torch.dot(unit.double(), h.times(unit).double()))
-    else:
-        out |= {"along_gradient": math.nan, "along_gradient_reason": "the gradient is 0"}
-    ends = _ends(task, h, h.times, until)
-    out |= _said(ends)
-    curved, ratio = ends, math.nan
-    one = task.rules.one
-    if one is not None and not one.adaptive:
-        ratio = one.lr * (ends.largest + one.coupled) / one.limit
-    else:
-        states = _states(task, model, optimizer)
-        half, decay = _scales(task.rules, model, h, states)
-        curved = _ends(task, h, lambda v: half * (h.times(half * v) + decay * half * v), until)
+    one, scaled = task.rules.one, None
+    said: dict[str, Any] = {}
+    if one is None or one.adaptive:
+        half, decay = _scales(task.rules, model, h, _states(task, model, optimizer))
+
+        def product(v: Tensor) -> Tensor:
+            return half * (h.times(half * v) + decay * half * v)
+
+        scaled, _ = _ends(task, product, half * h.gradient, until)
         name = "scaled" if one is None else "preconditioned"
-        out[name] = _said(curved) | {"left_out": int((half == 0).sum())}
-        ratio = curved.largest if one is None else one.lr * curved.largest / one.limit
-    out |= {"ratio": ratio, "converged": ends.converged and curved.converged}
-    if math.isnan(ratio):
-        out["ratio_reason"] = "a product of the Hessian has inf or NaN in it"
-    elif ratio > 0:
-        out["margin_decades"] = -math.log10(ratio)
+        said[name] = _said(scaled) | {"left_out": int((half == 0).sum())}
+    if scaled is None or not until():
+        ends, out["along_gradient"] = _ends(task, h.times, h.gradient, until)
+        if not length > 0:
+            out["along_gradient_reason"] = "the gradient is 0"
     else:
-        out |= {"margin_decades": math.inf, "margin_decades_reason": "the ratio is not above 0"}
+        ends, why = _NOT_TAKEN, _spent(task.effort, "on the scaled curvature, which comes first")
+        out |= {"along_gradient": math.nan, "along_gradient_reason": why, "largest_reason": why}
+    out |= _said(ends) | said | _ratio(task, ends if scaled is None else scaled)
+    out["converged"] = ends.converged and (scaled is None or scaled.converged)
     out |= {"product": h.product, "dtype": str(h.dtype).removeprefix("torch.")}
     if h.reason:
         out["product_reason"] = h.reason
     if h.step is not None:
         out["finite_difference_step"] = h.step
     return out
+
+
+def _ratio(task: _Task, ends: Ends) -> dict[str, Any]:
+    """The ratio of the curvature that the step meets, and its margin, or why it is not known and
+    what it is at the least."""
+    one = task.rules.one
+    ratio = ends.largest
+    if one is not None:
+        ratio = one.lr * (ends.largest + (0.0 if one.adaptive else one.coupled)) / one.limit
+    if math.isnan(ratio):
+        return {"ratio": ratio, "ratio_reason": "a product of the Hessian has inf or NaN in it"}
+    if not ends.settled:
+        taken = f"{ends.products} product{'s' if ends.products != 1 else ''}"
+        why = f"after {taken}, the curvature had not settled"
+        if ends.stopped == "budget":
+            why = _spent(task.effort, why)
+        why += f"; the ratio is at least {ratio:.3g}" if ratio > 0 else ""
+        return {"ratio": math.nan, "ratio_reason": why, "ratio_at_least": ratio}
+    if ratio > 0:
+        return {"ratio": ratio, "margin_decades": -math.log10(ratio)}
+    why = "the ratio is not above 0"
+    return {"ratio": ratio, "margin_decades": math.inf, "margin_decades_reason": why}
 
 
 def _deadline(effort: Effort, share: float) -> Callable[[], bool]:
@@ -385,14 +417,31 @@ def _deadline(effort: Effort, share: float) -> Callable[[], bool]:
 
 
 def _ends(
-    task: _Task, h: Hessian, product: Callable[[Tensor], Tensor], spent: Callable[[], bool]
-) -> Ends:
-    """Lanczos from a random vector of this seed."""
-    size = h.gradient.numel()
+    task: _Task,
+    product: Callable[[Tensor], Tensor],
+    direction: Tensor,
+    spent: Callable[[], bool],
+) -> tuple[Ends, float]:
+    """Lanczos from a random vector of this seed, and the curvature along ``direction``: no largest
+    eigenvalue is below that, so that it counts where Lanczos did not come so far."""
+    along, rest = _along(product, direction)
+    size = direction.numel()
     generator = torch.Generator("cpu").manual_seed(task.effort.seed)
-    start = torch.randn(size, generator=generator, dtype=torch.float32).to(h.gradient)
+    start = torch.randn(size, generator=generator, dtype=torch.float32).to(direction)
     products = max(2, min(task.products, _BASIS // size))
-    return lanczos(product, start, products, spent=spent)
+    return lanczos(product, start, products, spent=spent).at_least(along, rest), along
+
+
+def _along(product: Callable[[Tensor], Tensor], direction: Tensor) -> tuple[float, float]:
+    """``u^T A u`` and ``|A u - (u^T A u) u|`` for the unit vector of a direction; NaN for 0."""
+    length = torch.linalg.vector_norm(direction, dtype=torch.float64)
+    if not length > 0:
+        return math.nan, math.nan
+    unit = direction / length.to(direction)
+    times = product(unit)
+    along = torch.dot(unit.double(), times.double())
+    rest = torch.linalg.vector_norm(times - along.to(times) * unit, dtype=torch.float64)
+    return float(along), float(rest)
 
 
 def _said(ends: Ends) -> dict[str, Any]:
@@ -409,13 +458,16 @@ def _said(ends: Ends) -> dict[str, Any]:
 
 
 def _made(task: _Task, parameters: list[nn.Parameter]) -> Optimizer:
-    """The optimiser of the steps, for a copy's parameters: that of the training run as it is, or a
-    new one."""
-    own = trainable(task.subject.model)
-    converted_too = any(p.dtype != q.dtype for p, q in zip(own, parameters, strict=True))
-    if task.given is None or converted_too:
+    """The optimiser of the steps, for a copy's parameters: that of the training run as it is, its
+    state in the type of the copy, or a new one."""
+    if task.given is None:
         return task.rules.made(parameters)
-    return twin_of(task.given, {id(p): q for p, q in zip(own, parameters, strict=True)})
+    own = trainable(task.subject.model)
+    twin = twin_of(task.given, {id(p): q for p, q in zip(own, parameters, strict=True)})
+    for p, q in zip(own, parameters, strict=True):
+        if p.dtype != q.dtype and q in twin.state:
+            twin.state[q] = _as_wide(twin.state[q], q)
+    return twin
 
 
 def _states(task: _Task, model: nn.Module, optimizer: Optimizer | None) -> list[Mapping[str, Any]]:
@@ -426,7 +478,18 @@ def _states(task: _Task, model: nn.Module, optimizer: Optimizer | None) -> list[
         optimizer, parameters = task.given, trainable(task.subject.model)
     if optimizer is None:
         return [{}] * len(parameters)
-    return [optimizer.state.get(p, {}) for p in parameters]
+    every = zip(parameters, trainable(model), strict=True)
+    return [_as_wide(optimizer.state.get(p, {}), q) for p, q in every]
+
+
+def _as_wide(state: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
+    """What an optimiser holds of a parameter, its moments in the type of the parameter's copy."""
+    return {
+        name: value.to(p.dtype)
+        if isinstance(value, Tensor) and value.is_floating_point() and value.shape == p.shape
+        else value
+        for name, value in state.items()
+    }
 
 
 def _scales(
