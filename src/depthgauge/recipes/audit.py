@@ -194,13 +194,22 @@ class _Seen:
         if not self.target.sized and init == self.target.init:
             return True
         if init_of(init).kind == "constant":  # of few numbers a size would say too little
-            value = float(options_of(init_of(init), self.target.scope)["value"])
+            value = self.constant(init)
             return bool(((self.tensor - value).abs() <= _CLOSE * abs(value)).all())
         if init_of(init).kind in _EXACT:
             return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
         # The size of standardised rows is no sample's.
         exact = init_of(init).kind == "standardised"
         return _near(self.rms, self.of(init), 10**12 if exact else self.tensor.numel())
+
+    @property
+    def farthest(self) -> float:
+        """The number that lies farthest from a constant."""
+        flat = self.tensor.detach().double().flatten()
+        return float(flat[(flat - self.constant(self.target.init)).abs().argmax()])
+
+    def constant(self, init: str) -> float:
+        return float(options_of(init_of(init), self.target.scope)["value"])
 
     @property
     def shaped(self) -> str:
@@ -261,12 +270,15 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
     head = f"{len(wrong)} of {len(seen)} {rule.group}: "
     path = f" ('{wrong[0].target.weight.path}')"
     if all(s.expected == 0 for s in wrong):
+        size = "std" if any(s.tensor.numel() > 1 for s in wrong) else "size"
         largest = max(s.rms for s in wrong)
-        said = f"{head}std up to {largest:.4g}, expected zero{path}"
+        said = f"{head}{size} up to {largest:.4g}, expected zero{path}"
         return Finding(rule.group, right, len(seen), said)
     ratio = _ratio(wrong)
     values = [s.rms for s in wrong]
-    if ratio == 0:
+    if all(init_of(s.target.init).kind == "constant" for s in wrong):
+        said = f"{head}{wrong[0].farthest:.4g}, expected {rule.law}"
+    elif ratio == 0:
         said = f"{head}zero, expected {rule.law}"
     elif len({round(s.expected, 12) for s in wrong}) == 1 and max(values) < 1.2 * min(values):
         mean = math.fsum(values) / len(values)

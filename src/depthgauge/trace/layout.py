@@ -116,7 +116,7 @@ class Weight:
             return
         turned = tensor.transpose(0, self.axis) if self.axis else tensor
         if self.rows is None:
-            turned.copy_(part)
+            turned.copy_(part if turned.dim() else part[0])  # one number is drawn as (1,)
         else:
             turned[list(self.rows)] = part
 
@@ -165,7 +165,8 @@ class Residual:
     (NaN where they differ). ``across``: the weights of such a skip. ``bent``: the stream passes an
     activation after the sum. ``leaks``: the learned number in front of the branch is added to an
     identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
-    is switched off.
+    is switched off. ``numbers``: the path of each learned number that its values are added to
+    (``"sum"``) or multiplied by (``"product"``), and which of the two.
     """
 
     stream: str
@@ -190,6 +191,7 @@ class Residual:
     across: tuple[Weight, ...] = ()
     bent: bool = False
     leaks: bool = False
+    numbers: tuple[tuple[str, str], ...] = ()
 
     @property
     def projected(self) -> bool:
@@ -497,7 +499,21 @@ class _Row:
             across=across.weights(branch.begin) if link.merge.kind == "projected" else (),
             bent=any(i in self.readings.activations for i in after),
             leaks=self._leaks(link, branch),
+            numbers=self._learned_numbers(branch, link),
         )
+
+    def _learned_numbers(self, branch: Branch, link: Link) -> tuple[tuple[str, str], ...]:
+        graph, found = self.analysis.graph, []
+        skip = graph.ancestors([link.merge.skip], branch.begin) - set(self.order)
+        for i in sorted(graph.ancestors([link.merge.value], branch.begin)):
+            kind, inputs = graph.values[i].kind, graph.values[i].inputs
+            # What is added in front may be added to the skip too; what multiplies that is its own.
+            if kind == "sum" or (kind == "product" and i not in skip):
+                held = (parameter_of(graph.values, j) for j in inputs)
+                numbers = [p.path for p in held if p is not None and prod(p.shape) == 1]
+                if any(graph.values[j].data for j in inputs):
+                    found += [(path, kind) for path in numbers]
+        return tuple(dict.fromkeys(found))
 
     def _leaks(self, link: Link, branch: Branch) -> bool:
         """Whether what is added in front of the branch's layers is added to an identity skip."""
