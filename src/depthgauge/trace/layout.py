@@ -125,8 +125,8 @@ class Weight:
 class Normed:
     """A norm of a branch, or on the stream after its sum: where (``""``: elsewhere), the module
     that it is (or stands in), the parameter of its gain (``""``: none), how many channels it has,
-    the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift), and the axis of
-    its channels from the right."""
+    the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift), the axis of its
+    channels from the right, and the parameter that is added to it (``""``: none)."""
 
     at: str
     kind: str
@@ -135,6 +135,7 @@ class Normed:
     width: int
     numbers: tuple[str, ...] = ()
     axis: int = -1
+    offset: str = ""
 
 
 @dataclass(frozen=True)
@@ -693,13 +694,14 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     value = values[i]
     kind = _NORMS.get(value.name) or next((kind for a, kind in form.norms if a == at), "norm")
     learned = [values[j] for j in value.inputs[1:] if values[j].kind == "parameter"]
-    gain = learned[0].path if learned else _gain_after(graph, i)
+    gain = learned[0].path if learned else _affine_after(graph, i, "gain")
+    offset = learned[1].path if len(learned) > 1 else _affine_after(graph, i, "bias")
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
     axis = 1 - len(value.shape) if second else -1
     width = value.shape[axis] if value.shape else 1
     bounded = kind in ("dyt", "derf") and value.inputs
     numbers = _numbers(analysis, value.inputs[0]) if bounded else ()
-    return Normed(at, kind, graph.path(i), gain, width, numbers, axis)
+    return Normed(at, kind, graph.path(i), gain, width, numbers, axis, offset)
 
 
 def _numbers(analysis: Analysis, i: int) -> tuple[str, ...]:
@@ -714,21 +716,24 @@ def _numbers(analysis: Analysis, i: int) -> tuple[str, ...]:
     return tuple(reversed(found))
 
 
-def _gain_after(graph: Graph, i: int) -> str:
-    """The learned gain that a norm spelled out is multiplied by in its own module, or around it in
-    the block of an equation."""
+def _affine_after(graph: Graph, i: int, name: str) -> str:
+    """The learned gain that a norm spelled out is multiplied by, or the bias that is then added, in
+    its own module, or around it in the block of an equation."""
     values, call = graph.values, graph.values[i].call
     near = {call, graph.calls[call].parent}
+    kind = "product" if name == "gain" else "sum"
     todo = [i]
     while todo:
         for j in graph.consumers[todo.pop()]:
-            if values[j].call in near and values[j].kind == "product":
-                held = (parameter_of(values, k) for k in values[j].inputs)
-                for gain in (v for v in held if v is not None):
-                    # What multiplies a branch of an equation has a number for a name.
-                    if values[j].call == call or gain.path.endswith(".gain"):
-                        return gain.path
-            if values[j].call in near and values[j].kind == "shape":
+            value = values[j]
+            if value.call not in near or value.kind not in ("shape", "product", "sum"):
+                continue
+            held = [p for p in (parameter_of(values, k) for k in value.inputs) if p is not None]
+            # What multiplies a branch of an equation has a number for a name.
+            own = [p for p in held if value.call == call or p.path.endswith(f".{name}")]
+            if value.kind == kind and own:
+                return own[0].path
+            if value.kind == "shape" or (value.kind == "product" and own):
                 todo.append(j)
     return ""
 
