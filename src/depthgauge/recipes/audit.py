@@ -6,10 +6,11 @@ recipe's,
     | rms / expected - 1 | <= 5 / sqrt(2 n) + 0.02
 
 for n numbers: five standard errors of a normal sample's, and what a uniform or a truncated draw is
-off. Of what is not drawn number by number, an orthogonal weight or a constant, |rms / expected - 1|
-is at most 0.002. A weight that is to be zero must be exactly zero, one that is to be orthogonal
-must have equal singular values. Factors of skips and branches are read from the block equation,
-gradients of the first steps from steps that are taken on a copy.
+off. The mean of numbers that are drawn is zero, |mean| <= rms (5 / sqrt(n) + 0.02). Of what is not
+drawn number by number, an orthogonal weight or a constant, |rms / expected - 1| is at most 0.002. A
+weight that is to be zero must be exactly zero, one that is to be orthogonal must have equal
+singular values. Factors of skips and branches are read from the block equation, gradients of the
+first steps from steps that are taken on a copy.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ __all__ = ["Audit", "Finding", "audit", "counted_finding", "held"]
 
 #: Whose root mean square no chance enters, and how far it may lie from the recipe's (bfloat16).
 _EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
+#: Whose mean is not that of numbers drawn one by one.
+_UNDRAWN = ("zeros", "standardised", *_EXACT)
 #: How far a fixed factor or a learned number may lie from the recipe's.
 _CLOSE = 1e-3
 
@@ -237,6 +240,9 @@ class _Seen:
                 return "rows whose mean is not taken off, expected standardised ones"
             if float(sizes.min()) < 0.99 * float(sizes.max()):
                 return "rows of different sizes, expected standardised ones"
+        chance = 5 / math.sqrt(max(flat.numel(), 1)) + 0.02
+        if kind not in _UNDRAWN and abs(float(flat.mean())) > self.rms * chance:
+            return "numbers whose mean is not zero"
         return ""
 
 
