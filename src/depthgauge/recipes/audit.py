@@ -393,8 +393,6 @@ def _forms(
     weighed = [s for s in steps if s.form.skip is not None or s.form.factor is not None]
     if weighed:
         yield _weighed(weighed)
-    if entering := [s for s in steps if s.form.inlet is not None]:
-        yield _entered(entering)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
         yield _learned([(s, s.form.learned or "", s.branch.learned) for s in learned], "branches")
     if carried := [s for s in steps if s.form.carried is not None]:
@@ -446,24 +444,6 @@ def _weighed(steps: Sequence[_Step]) -> Finding:
         if all(words in t and s.weighed(*t[words]) for s, t in zip(wrong, tables, strict=True)):
             return Finding(part, right, len(steps), f"{said}: {words}")
     return Finding(part, right, len(steps), f"{said} ('{one.branch.path}')")
-
-
-def _entered(steps: Sequence[_Step]) -> Finding:
-    """Fixed factors of what enters branches."""
-    part = "factors of what enters branches"
-    wanted = [s.number(s.form.inlet, 1.0) for s in steps]
-    right = [
-        math.isclose(s.branch.inlet, number, rel_tol=_CLOSE)
-        for s, number in zip(steps, wanted, strict=True)
-    ]
-    said = (
-        f"{sum(right)} of {len(steps)} branches whose input is multiplied by {steps[0].form.inlet}"
-    )
-    if not all(right):
-        at = right.index(False)
-        branch = steps[at].branch
-        said += f"; '{branch.path}' has {branch.inlet:.4g}, expected {wanted[at]:.4g}"
-    return Finding(part, sum(right), len(steps), said)
 
 
 def _sum_of(step: _Step) -> str:
