@@ -217,3 +217,19 @@ def test_strided_blocks_are_read_too(strided: bool) -> None:
         found = audit(apply(model, batch, "fixup").model, batch, "fixup")
         assert "activations" in said(found)
         assert "sums" not in said(found)
+
+
+@pytest.mark.parametrize(("width", "two"), [(4, True), (512, False)])
+def test_counts_that_chance_does_not_tell_apart_are_both_named(width: int, two: bool) -> None:
+    """Inner weights drawn as if L were 8, of 16: few numbers fit L = 7 or 9 as well."""
+    network = Network(
+        "h + scalar(1) * W2(relu(W1(h + scalar(0)) + scalar(0)) + scalar(0)) + scalar(0)",
+        16,
+        width,
+        init={"W1": 'he(mode="fan_out", gain=sqrt(2)/sqrt(8))', "W2": "zeros"},
+    )
+    words = said(audit(network.module(seed=1), torch.randn(2, width), "fixup"))
+    assert "16 of 16 inner weights" in words
+    assert two or ": L = 8: counted in a part of the network" in words
+    assert (", or L = " in words) is two
+    assert words.count(", or ") <= 1

@@ -77,3 +77,18 @@ def test_a_head_at_pytorchs_default_is_named() -> None:
     words = "1 of 1 weights outside of branches: std .*: PyTorch's default, kaiming_uniform"
     broken(model, batch, "gpt2", plant, words)
     assert audit(apply(model, batch, "gpt2").model, batch, "gpt2").holds
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_two_mistakes_that_come_to_the_same_are_both_named(layers: int) -> None:
+    """Of one layer N = 1: whoever counts layers scales by nothing."""
+    model, batch = gpt2(n_layer=layers)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith("c_proj.weight"):
+                p.normal_(0, 0.02)
+    (finding,) = [f for f in audit(model, batch, "gpt2").findings if not f.holds]
+    assert ": the depth scale was never applied" in finding.said
+    assert finding.said.endswith(
+        "applied" if layers > 1 else "applied, or N = 1 layers were counted, not 2N = 2 additions"
+    )

@@ -14,7 +14,7 @@ from depthgauge.recipes.apply import rewritten
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.wrappers import Times
 from depthgauge.trace.layout import layout
-from tests.recipes.contract import broken, on_equation, on_module
+from tests.recipes.contract import broken, on_equation, on_module, said
 from tests.recipes.models import bert, encoder, gpt2, llama, postnorm, transformer
 
 BLOCK = "h = h + attention(layernorm(h)); h = h + W2(relu(W1(layernorm(h), out=4*n)))"
@@ -94,3 +94,11 @@ def test_mistakes_are_named_once(first: str, second: str, number: int, words: st
     assert words in finding.said
     assert (finding.said.count(": ") == 1) is words.startswith("takes 0.3")
     assert sum("whose input" in row.said for row in found.findings) == 1
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_of_two_layers_two_mistakes_come_to_the_same(depth: int) -> None:
+    model = Network("h = h + W2(relu(W1(layernorm(h), out=4*n)))", depth, 16).module()
+    found = said(audit(model, torch.randn(2, 16), "layernorm-scaling"))
+    assert ": the factor is lost" in found
+    assert (", or l counted from 0" in found) is (depth == 2)

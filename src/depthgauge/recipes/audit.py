@@ -312,7 +312,8 @@ def _ratio(seen: Sequence[_Seen]) -> float:
 
 def _mistake(wrong: Sequence[_Seen]) -> str:
     """The words of the mistake that makes every one of these tensors what it is; of several the
-    one that comes closest, the first of equals."""
+    one that comes closest, the first of equals, and a second that chance does not tell from it: one
+    that comes as close but for two standard errors."""
     tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
     found: list[tuple[float, str]] = []
     for words in tables[0] if tables else ():
@@ -323,7 +324,10 @@ def _mistake(wrong: Sequence[_Seen]) -> str:
         each = all(s.follows(init) for s, init in zip(wrong, inits, strict=True))
         if each and _together(wrong, expected):
             found.append((round(abs(math.log(_pooled(wrong, expected)[0])), 9), words))
-    return min(found, key=lambda row: row[0])[1] if found else ""
+    found.sort(key=lambda row: row[0])
+    chance = 2 / math.sqrt(2 * max(sum(s.tensor.numel() for s in wrong), 1))
+    close = [words for off, words in found if off <= found[0][0] + chance]
+    return ", or ".join(close[:2])
 
 
 def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
