@@ -11,7 +11,7 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import rewritten
+from depthgauge.recipes.apply import apply, rewritten
 from depthgauge.recipes.audit import audit
 from tests.recipes.contract import broken, on_equation, on_module, parameter, said
 from tests.recipes.models import (
@@ -40,6 +40,45 @@ def test_on_equations(kind: str) -> None:
 def test_a_wrong_alpha_is_set_right() -> None:
     network = Network("h = h + W2(relu(W1(dyt(h, alpha=0.2))))", 3, 8)
     assert str(rewritten(network, "dyt").network.block) == "h = h + W2(relu(W1(dyt(h))))"
+
+
+def test_a_gain_is_kept_and_begins_at_one() -> None:
+    for norm in ("dyt", "rmsnorm"):
+        network = Network(f"h = h + W2(relu(W1({norm}(h, gain=0.3))))", 3, 8)
+        block = rewritten(network, "dyt").network.block
+        assert str(block) == "h = h + W2(relu(W1(dyt(h, gain=1))))"
+    model = Network("h = h + W2(relu(W1(dyt(h, gain=0.3))))", 3, 8).module()
+    found = said(audit(model, torch.randn(4, 8), "dyt"))
+    assert "3 of 3 gamma of DyT: 0.3, expected 1 at the start" in found
+
+
+@pytest.mark.parametrize("kind", ["dyt", "derf"])
+@pytest.mark.parametrize("build", [gpt2, resnet])
+@pytest.mark.parametrize(
+    ("ending", "value", "words"),
+    [
+        ("gain", 0.3, r"gamma of D\w+: 0.3, expected 1 at the start"),
+        ("gain", -1.0, r"gamma of D\w+: -1, expected 1 at the start"),
+        ("bias", 2.0, r"beta of D\w+: .* up to 2, expected zero"),
+    ],
+)
+def test_gains_and_offsets_that_begin_elsewhere_are_named(
+    kind: str,
+    build: Callable[[], tuple[nn.Module, Any]],
+    ending: str,
+    value: float,
+    words: str,
+) -> None:
+    applied, batch = on_module(kind, build)
+    sites = [p for p, module in applied.model.named_modules() if hasattr(module, "alpha")]
+
+    def plant(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.get_parameter(f"{sites[1]}.{ending}").fill_(value)
+
+    broken(applied.model, batch, kind, plant, f"1 of {len(sites)} {words}")
+    again = apply(applied.model, batch, kind).model
+    assert audit(again, batch, kind).holds
 
 
 @pytest.mark.parametrize("kind", ["dyt", "derf"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ class Leaky(nn.Module):
         super().__init__()
         self.up, self.down, self.relu = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU()
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(4))
-        self.scale, self.leaks = nn.Parameter(torch.ones(1)), leaks
+        self.scale, self.leaks = nn.Parameter(torch.ones(())), leaks
 
     def forward(self, x: Tensor) -> Tensor:
         entered = x + self.biases[0]
@@ -82,6 +83,71 @@ def test_a_bias_on_the_identity_path_is_named(leaks: bool) -> None:
     words = said(audit(model, torch.randn(4, 8), "fixup"))
     assert ("4 branches whose first scalar bias is added to the skip too" in words) is leaks
     assert "scalar bias in front" not in words
+
+
+def filled(path: str, value: float) -> Callable[[nn.Module], None]:
+    def plant(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.get_parameter(path).fill_(value)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("2.up.bias", 0.3, r"1 of 24 scalar biases: size up to 0.3, expected zero \('2.up.bias'\)"),
+        ("1.relu.bias", 0.3, "1 of 24 scalar biases"),
+        ("6.down.module.bias", -0.3, "1 of 24 scalar biases"),
+        ("3.down.bias", 0.3, "1 of 24 scalar biases"),
+        ("2.down.scale", 3.0, "1 of 6 scalar multipliers: 3, expected one"),
+        ("2.down.scale", -1.0, "1 of 6 scalar multipliers: -1, expected one"),
+        ("7.bias", 5.0, "1 of 1 biases of the head: std up to 5, expected zero"),
+    ],
+)
+def test_a_number_that_begins_elsewhere_is_named(path: str, value: float, words: str) -> None:
+    model, batch = mlp()
+    broken(apply(model, batch, "fixup").model, batch, "fixup", filled(path, value), words)
+
+
+@pytest.mark.parametrize("leaks", [True, False])
+@pytest.mark.parametrize("number", range(4))
+def test_numbers_of_a_module_of_its_own_are_set_right(leaks: bool, number: int) -> None:
+    torch.manual_seed(0)
+    model, batch = (
+        nn.Sequential(*(Leaky(leaks) for _ in range(4)), nn.Linear(8, 3)),
+        torch.randn(4, 8),
+    )
+    words = "1 of 16 scalar biases: size up to 2"
+    assert "of 16 scalar biases" not in said(audit(model, batch, "fixup"))
+    filled(f"1.biases.{number}", 2.0)(model)
+    filled("2.scale", 2.0)(model)
+    found = said(audit(model, batch, "fixup"))
+    assert words in found
+    assert "1 of 4 scalar multipliers: 2, expected one" in found
+    applied = apply(model, batch, "fixup")
+    assert float(applied.model.get_parameter("2.scale").detach()) == 1
+    words = said(audit(applied.model, batch, "fixup"))
+    assert "scalar biases: " not in words
+    assert "scalar multipliers: " not in words
+
+
+def test_other_numbers_are_no_scalars_of_branches() -> None:
+    """One output's bias, and a learned temperature behind the head."""
+
+    class Tempered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = mlp()[0][:-1], nn.Linear(24, 1)  # type: ignore[index]
+            self.temperature = nn.Parameter(torch.full((), 2.6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.temperature * self.head(self.body(x))
+            return out
+
+    applied = apply(Tempered(), mlp()[1], "fixup")
+    assert audit(applied.model, mlp()[1], "fixup").holds
+    assert float(applied.model.get_parameter("temperature").detach()) == pytest.approx(2.6)
 
 
 def test_a_final_norm_that_was_left_is_named() -> None:
@@ -151,3 +217,19 @@ def test_strided_blocks_are_read_too(strided: bool) -> None:
         found = audit(apply(model, batch, "fixup").model, batch, "fixup")
         assert "activations" in said(found)
         assert "sums" not in said(found)
+
+
+@pytest.mark.parametrize(("width", "two"), [(4, True), (512, False)])
+def test_counts_that_chance_does_not_tell_apart_are_both_named(width: int, two: bool) -> None:
+    """Inner weights drawn as if L were 8, of 16: few numbers fit L = 7 or 9 as well."""
+    network = Network(
+        "h + scalar(1) * W2(relu(W1(h + scalar(0)) + scalar(0)) + scalar(0)) + scalar(0)",
+        16,
+        width,
+        init={"W1": 'he(mode="fan_out", gain=sqrt(2)/sqrt(8))', "W2": "zeros"},
+    )
+    words = said(audit(network.module(seed=1), torch.randn(2, width), "fixup"))
+    assert "16 of 16 inner weights" in words
+    assert two or ": L = 8: counted in a part of the network" in words
+    assert (", or L = " in words) is two
+    assert words.count(", or ") <= 1

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
+from depthgauge.recipes.apply import apply
+from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rules import number_of
 from tests.recipes.contract import broken, on_equation, on_module, redrawn
-from tests.recipes.models import encoder, llama, mlp, transformer
+from tests.recipes.models import encoder, gpt2, llama, mlp, transformer
 
 BLOCK = "h = h + attention(layernorm(h)); h = h + W2(gelu(W1(layernorm(h), out=4*n)))"
 
@@ -34,3 +37,58 @@ def test_on_equations() -> None:
 )
 def test_on_modules(build: Callable[[], tuple[nn.Module, Any]]) -> None:
     on_module("gpt2", build)
+
+
+def _drawn(path: str, std: float) -> Callable[[nn.Module], None]:
+    def plant(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.get_parameter(path).normal_(0, std)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("path", "std", "words"),
+    [
+        ("transformer.wte.weight", 1, "1 of 2 embeddings: std .*default in PyTorch, N"),
+        ("transformer.wpe.weight", 1, "1 of 2 embeddings: std .*default in PyTorch, N"),
+        ("transformer.h.1.attn.c_attn.bias", 1, "1 of 12 biases: .*, expected zero"),
+        ("transformer.h.2.mlp.c_proj.bias", 1, "1 of 12 biases: .*, expected zero"),
+    ],
+)
+def test_embeddings_and_biases_are_held_too(path: str, std: float, words: str) -> None:
+    model, batch = gpt2()
+    broken(model, batch, "gpt2", _drawn(path, std), words)
+    applied = apply(model, batch, "gpt2").model
+    assert audit(applied, batch, "gpt2").holds
+    assert applied.get_parameter("lm_head.weight") is applied.get_parameter(
+        "transformer.wte.weight"
+    )
+
+
+def test_a_head_at_pytorchs_default_is_named() -> None:
+    model, batch = gpt2(tie_word_embeddings=False)
+
+    def plant(model: nn.Module) -> None:
+        head = model.get_submodule("lm_head")
+        assert isinstance(head, nn.Linear)
+        head.reset_parameters()
+
+    words = "1 of 1 weights outside of branches: std .*: PyTorch's default, kaiming_uniform"
+    broken(model, batch, "gpt2", plant, words)
+    assert audit(apply(model, batch, "gpt2").model, batch, "gpt2").holds
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_two_mistakes_that_come_to_the_same_are_both_named(layers: int) -> None:
+    """Of one layer N = 1: whoever counts layers scales by nothing."""
+    model, batch = gpt2(n_layer=layers)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith("c_proj.weight"):
+                p.normal_(0, 0.02)
+    (finding,) = [f for f in audit(model, batch, "gpt2").findings if not f.holds]
+    assert ": the depth scale was never applied" in finding.said
+    assert finding.said.endswith(
+        "applied" if layers > 1 else "applied, or N = 1 layers were counted, not 2N = 2 additions"
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from depthgauge.network.init import rms_of
+from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.he import he
@@ -101,3 +103,33 @@ def test_another_gain_is_a_recipe_of_its_own() -> None:
     assert "derived for ReLU, and tanh was met" in " ".join(
         finding.said for finding in audit(apply(model, batch, "he").model, batch, "he").findings
     )
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda p: p.fill_(math.sqrt(2 / p.shape[1])),
+        lambda p: p.abs_(),
+        lambda p: p.mul_(math.sqrt(0.75)).add_(math.sqrt(0.5 / p.shape[1])),
+    ],
+)
+def test_weights_of_the_right_size_that_are_not_drawn_are_named(
+    plant: Callable[[Tensor], object],
+) -> None:
+    applied, batch = on_module("he", mlp)
+
+    def planted(model: nn.Module) -> None:
+        with torch.no_grad():
+            plant(model.get_parameter("1.up.weight"))
+
+    words = r"1 of 13 weights: numbers whose mean is not zero \('1.up.weight'\)"
+    broken(applied.model, batch, "he", planted, words)
+
+
+@pytest.mark.parametrize("init", ["he", "he_uniform"])
+@pytest.mark.parametrize("width", [1, 2, 3, 64])
+def test_the_mean_of_a_draw_is_near_enough_to_zero(init: str, width: int) -> None:
+    for seed in range(40):
+        network = Network("h + W2(relu(W1(h)))", 2, width, init={"W1": init, "W2": init})
+        found = audit(network.module(seed=seed), torch.randn(4, width), "he")
+        assert "mean" not in said(found)

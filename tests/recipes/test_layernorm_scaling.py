@@ -66,12 +66,39 @@ def test_faults_are_named() -> None:
             if isinstance(module, Times):
                 module.number = 1.0
 
-    words = "2 of 6 branches whose input is multiplied .*h.1.attn' has 1, expected 0.7071"
-    broken(applied.model, batch, "layernorm-scaling", lost, words)
-    counted = BLOCK.replace("layernorm(h)); h", "layernorm(h)/sqrt(2*l-1)); h").replace(
-        "W1(layernorm(h)", "W1(layernorm(h)/sqrt(2*l)"
+    words = "2 of 6 branches whose input is scaled as it is to be: .*h.1.attn' takes 1 of its input"
+    broken(applied.model, batch, "layernorm-scaling", lost, f"{words}, expected 0.7071: .* is lost")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "number", "words"),
+    [
+        ("1", "1", 2, "takes 1 of its input, expected 0.7071: the factor is lost"),
+        ("1/l", "1/l", 2, "takes 0.5 of its input, expected 0.7071: 1/l instead of its root"),
+        ("1/sqrt(depth)", "1/sqrt(depth)", 2, ": 1/sqrt(L) in every layer, L the number of layers"),
+        ("1/sqrt(L)", "1/sqrt(L)", 0, ": 1/sqrt(L) in every layer, L the number of branches"),
+        ("1/sqrt(max(l-1, 1))", "1/sqrt(max(l-1, 1))", 2, ": l counted from 0"),
+        ("1/sqrt(l+1)", "1/sqrt(l+1)", 0, ": l counted from 2"),
+        ("1/sqrt(2*l-1)", "1/sqrt(2*l)", 1, "takes 0.7071 of its input, expected 1: branches"),
+        ("0.3", "0.3", 0, "takes 0.3 of its input, expected 1"),
+    ],
+)
+def test_mistakes_are_named_once(first: str, second: str, number: int, words: str) -> None:
+    block = (
+        f"h = h + attention({first} * layernorm(h)); "
+        f"h = h + W2(relu(W1({second} * layernorm(h), out=4*n)))"
     )
-    model = Network(counted, 4, 16).module()
-    found = said(audit(model, torch.randn(2, 6, 16), "layernorm-scaling"))
-    assert "1 of 8 branches" in found
-    assert "has 0.7071, expected 1" in found
+    found = audit(Network(block, 4, 16).module(), torch.randn(2, 6, 16), "layernorm-scaling")
+    (finding,) = [finding for finding in found.findings if not finding.holds]
+    assert finding.said.startswith(f"{number} of 8 branches whose input is scaled")
+    assert words in finding.said
+    assert (finding.said.count(": ") == 1) is words.startswith("takes 0.3")
+    assert sum("whose input" in row.said for row in found.findings) == 1
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_of_two_layers_two_mistakes_come_to_the_same(depth: int) -> None:
+    model = Network("h = h + W2(relu(W1(layernorm(h), out=4*n)))", depth, 16).module()
+    found = said(audit(model, torch.randn(2, 16), "layernorm-scaling"))
+    assert ": the factor is lost" in found
+    assert (", or l counted from 0" in found) is (depth == 2)

@@ -22,14 +22,20 @@ def bounded_plan(layout: Layout, kind: str, title: str, starts: dict[str, str]) 
             f"no norm was found, and {title} takes the place of norms; give a network that has "
             f"them, or put them in with 'prenorm' first"
         )
+    there = [norm for norm in layout.every if norm.kind == kind]
+    rows = [
+        (name, start, [n.numbers[place] for n in layout.every if len(n.numbers) > place])
+        for place, (name, start) in enumerate(starts.items())
+    ]
+    rows.append(("gamma", "1", [norm.gain for norm in there if norm.gain]))
+    rows.append(("beta", "0", [norm.offset for norm in there if norm.offset]))
     rules = []
-    for place, (name, start) in enumerate(starts.items()):
-        paths = [n.numbers[place] for n in layout.every if len(n.numbers) > place]
-        one = (
+    for name, start, paths in rows:
+        targets = (
             Target(Weight(path, (1,), 0, 0, False, False), f"constant({start})", {})
             for path in dict.fromkeys(paths)
         )
-        rules.append(Rule(f"{name} of {title}", f"{start} at the start", tuple(one)))
+        rules.append(Rule(f"{name} of {title}", f"{start} at the start", tuple(targets)))
     numbers = tuple(dict.fromkeys(path for norm in layout.every for path in norm.numbers))
     forms = tuple(
         Form(norms=dict.fromkeys((n.at for n in branch.placed), kind) if branch.placed else None)

@@ -59,7 +59,7 @@ def _plan(layout: Layout) -> Plan:
     last = [w for branch in layout.branches for w in branch.weights if w.last]
     laws = ", ".join(f"{fixup_scale(layout.L, m):.4f} for m = {m}" for m in layout.m)
     base = "Xavier" if attends else "He (fan out)"
-    scope = scope_of(layout)
+    scope, biases = scope_of(layout), layout.biases_of(layout.heads)
     rules = (
         Rule(
             "inner weights of branches",
@@ -68,6 +68,9 @@ def _plan(layout: Layout) -> Plan:
         ),
         Rule("last weights of branches", "zero", tuple(Target(w, "zeros", scope) for w in last)),
         Rule("weights of the head", "zero", tuple(Target(w, "zeros", scope) for w in layout.heads)),
+        Rule("biases of the head", "zero", tuple(Target(b, "zeros", scope) for b in biases)),
+        Rule("scalar biases", "zero", _numbers(layout, "sum", "zeros")),
+        Rule("scalar multipliers", "one", _numbers(layout, "product", "constant(1)")),
     )
     form = Form(
         skip="1",
@@ -88,6 +91,12 @@ def _plan(layout: Layout) -> Plan:
         wakes=_wakes(layout),
         groups=(Group("scalars", layout.scalars, 0.1),),
     )
+
+
+def _numbers(layout: Layout, kind: str, init: str) -> tuple[Target, ...]:
+    """The learned numbers of branches that are added (``"sum"``) or multiply (``"product"``)."""
+    paths = dict.fromkeys(p for b in layout.branches for p, by in b.numbers if by == kind)
+    return tuple(Target(Weight(p, (1,), 0, 0, False, False), init, {}) for p in paths)
 
 
 def _scale(branches: str, m: int) -> str:

@@ -2,16 +2,21 @@
 
     std = 0.02 / sqrt(L)    L residual additions: 2N in a stack of N layers
 
-of the last weight of each branch; 0.02 of every other weight. Radford et al., "Language Models are
-Unsupervised Multitask Learners", 2019, section 2.3: "we scale the weights of residual layers at
-initialization by a factor of 1/sqrt(N) where N is the number of residual layers".
+of the last weight of each branch; 0.02 of every other weight, of embeddings and of the head too;
+biases zero (karpathy/nanoGPT, model.py). Radford et al., "Language Models are Unsupervised
+Multitask Learners", 2019, section 2.3: "we scale the weights of residual layers at initialization
+by a factor of 1/sqrt(N) where N is the number of residual layers".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout
+from depthgauge.recipes.stacks import embeddings
+from depthgauge.trace.layout import Layout, Weight
 
 __all__ = ["GPT2"]
 
@@ -32,18 +37,28 @@ def _plan(layout: Layout) -> Plan:
     scope, branches = scope_of(layout), layout.branches
     small = "normal(std=0.02/sqrt(L))"
     last = tuple(Target(w, small, scope, mistakes) for b in branches for w in b.weights if w.last)
-    inner = tuple(
-        Target(w, "normal(std=0.02)", scope) for b in branches for w in b.weights if not w.last
-    )
+    inner = (w for b in branches for w in b.weights if not w.last)
+    tables = embeddings(layout)
+    outside = (w for w in layout.outside if w.fan_in and w.path not in layout.tables)
+    unit = ("normal(std=1)", "an embedding's default in PyTorch, N(0, 1)")
     first = [b for b in branches if "in" not in b.norm_at]
     return Plan(
         (
             Rule("residual projections", f"0.02 / sqrt(2N), 2N = {L}", last),
-            Rule("other weights of branches", "0.02", inner),
+            Rule("other weights of branches", "0.02", _plain(inner, scope, TORCH)),
+            Rule("weights outside of branches", "0.02", _plain(outside, scope, TORCH)),
+            Rule("embeddings", "0.02", _plain(tables, scope, unit)),
+            Rule("biases", "zero", tuple(Target(b, "zeros", scope) for b in layout.biases)),
         ),
         tuple(Form("1", "1", "") for _ in branches),
         (Count("branches without a norm in front", len(first), 0, "it is a rule of pre-norm"),),
     )
+
+
+def _plain(
+    weights: Iterable[Weight], scope: Mapping[str, float], *mistakes: tuple[str, str]
+) -> tuple[Target, ...]:
+    return tuple(Target(w, "normal(std=0.02)", scope, mistakes) for w in dict.fromkeys(weights))
 
 
 GPT2 = Recipe(
@@ -52,7 +67,8 @@ GPT2 = Recipe(
     "residual branches with a norm in front",
     (
         "last weight of each branch: normal of standard deviation 0.02 / sqrt(2N)",
-        "every other weight of a branch: normal of standard deviation 0.02",
+        "every other weight, also of embeddings and of the head: normal of standard deviation "
+        "0.02; biases zero",
     ),
     (
         "2N counts residual additions, two a layer, not layers",

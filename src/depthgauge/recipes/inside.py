@@ -57,14 +57,13 @@ def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:
         asked = number_of(form.inlet or "1", scope_of(layout, branch))
         why = f"'{branch.path}' takes {branch.inlet:.4g} of its input, expected {asked:.4g}"
         tables = [{words: text for text, words in form.inlet_mistakes} for _, form in wrong]
-        for words in tables[0]:
-            texts = [table.get(words) for table in tables]
-            if all(
-                text is not None and _enters(layout, branch, text)
-                for (branch, _), text in zip(wrong, texts, strict=True)
-            ):
-                why += f": {words}"
-                break
+        named = [words for words in tables[0] if all(words in table for table in tables)]
+        fitting = [
+            words
+            for words in named
+            if all(_enters(layout, b, t[words]) for (b, _), t in zip(wrong, tables, strict=True))
+        ]
+        why += f": {', or '.join(fitting[:2])}" if fitting else ""
     return Count(what, len(rows) - len(wrong), len(rows), why)
 
 

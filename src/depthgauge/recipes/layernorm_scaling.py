@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from depthgauge.recipes.rules import Form, Plan, Recipe
+from depthgauge.recipes.rules import Form, Plan, Recipe, index_of
 from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.trace.layout import Layout
 
@@ -16,8 +16,24 @@ __all__ = ["LAYERNORM_SCALING"]
 
 def _plan(layout: Layout) -> Plan:
     refuse_plain(layout, "LayerNorm Scaling")
-    form = Form(norms={"in": ""}, inlet="1/sqrt(l)")
-    return Plan(forms=tuple(form for _ in layout.branches), final="")
+    forms = tuple(
+        Form(norms={"in": ""}, inlet="1/sqrt(l)", inlet_mistakes=_mistakes(place))
+        for place in index_of(layout)
+    )
+    return Plan(forms=forms, final="")
+
+
+def _mistakes(place: str) -> tuple[tuple[str, str], ...]:
+    """Of the branch at ``place`` among all, from 1."""
+    return (
+        ("1", "the factor is lost"),
+        ("1/l", "1/l instead of its root"),
+        ("1/sqrt(depth)", "1/sqrt(L) in every layer, L the number of layers"),
+        ("1/sqrt(L)", "1/sqrt(L) in every layer, L the number of branches"),
+        ("1/sqrt(max(l-1, 1))", "l counted from 0"),
+        ("1/sqrt(l+1)", "l counted from 2"),
+        (f"1/sqrt({place})", "branches counted, not layers"),
+    )
 
 
 LAYERNORM_SCALING = Recipe(

@@ -284,6 +284,8 @@ class _Reshape:
         # Learned gains and offsets are kept, also by a norm of another kind.
         affine = self.options.get(self.kind, {}) if "bias" in options else {}
         options |= {name: affine[name] for name in ("gain", "bias") if "bias" in affine}
+        if kind in ("dyt", "derf") and isinstance(options["gain"], SCALARS):
+            options["gain"] = ONE
         return _gained(Norm(kind, value, tuple(options.items())), form.gains.get(place))
 
     def _without_norms(self, core: Value) -> Value:

@@ -118,7 +118,7 @@ class Weight:
             return
         turned = tensor.transpose(0, self.axis) if self.axis else tensor
         if self.rows is None:
-            turned.copy_(part)
+            turned.copy_(part if turned.dim() else part[0])  # one number is drawn as (1,)
         else:
             turned[list(self.rows)] = part
 
@@ -130,7 +130,8 @@ class Normed:
     the module that it is (or stands in), the parameter of its gain (``""``: none), how many
     channels it has, the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift),
     the axis of its channels from the right, and of an inner one whether what it gives enters a last
-    weight layer of its branch as it is."""
+    weight layer of its branch as it is; ``offset``: the parameter that is added to it (``""``:
+    none)."""
 
     at: str
     kind: str
@@ -140,6 +141,7 @@ class Normed:
     numbers: tuple[str, ...] = ()
     axis: int = -1
     last: bool = False
+    offset: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ class Residual:
     is switched off. ``logits``: the fixed number that products of queries and keys are
     multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
     ``queries`` the module that makes queries and nothing else, ``""`` where none does.
+    ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
+    multiplied by (``"product"``), and which of the two.
     """
 
     stream: str
@@ -200,6 +204,7 @@ class Residual:
     logits: float = math.nan
     head: int = 0
     queries: str = ""
+    numbers: tuple[tuple[str, str], ...] = ()
 
     @property
     def projected(self) -> bool:
@@ -532,7 +537,21 @@ class _Row:
             logits=scored.number,
             head=scored.head,
             queries=self.analysis.graph.path(scored.queries) if scored.queries >= 0 else "",
+            numbers=self._learned_numbers(branch, link),
         )
+
+    def _learned_numbers(self, branch: Branch, link: Link) -> tuple[tuple[str, str], ...]:
+        graph, found = self.analysis.graph, []
+        skip = graph.ancestors([link.merge.skip], branch.begin) - set(self.order)
+        for i in sorted(graph.ancestors([link.merge.value], branch.begin)):
+            kind, inputs = graph.values[i].kind, graph.values[i].inputs
+            # What is added in front may be added to the skip too; what multiplies that is its own.
+            if kind == "sum" or (kind == "product" and i not in skip):
+                held = (parameter_of(graph.values, j) for j in inputs)
+                numbers = [p.path for p in held if p is not None and prod(p.shape) == 1]
+                if any(graph.values[j].data for j in inputs):
+                    found += [(path, kind) for path in numbers]
+        return tuple(dict.fromkeys(found))
 
     def _leaks(self, link: Link, branch: Branch) -> bool:
         """Whether what is added in front of the branch's layers is added to an identity skip."""
@@ -744,13 +763,14 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     kind = _NORMS.get(value.name) or spelled_kind(analysis.roles, i)
     kind = kind or next((kind for a, kind in form.norms if a == at), "norm")
     learned = [values[j] for j in value.inputs[1:] if values[j].kind == "parameter"]
-    gain = learned[0].path if learned else _gain_after(graph, i)
+    gain = learned[0].path if learned else _affine_after(graph, i, "gain")
+    offset = learned[1].path if len(learned) > 1 else _affine_after(graph, i, "bias")
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
     axis = 1 - len(value.shape) if second else -1
     width = value.shape[axis] if value.shape else 1
     bounded = kind in ("dyt", "derf") and value.inputs
     numbers = _numbers(analysis, value.inputs[0]) if bounded else ()
-    return Normed(at, kind, graph.path(i), gain, width, numbers, axis)
+    return Normed(at, kind, graph.path(i), gain, width, numbers, axis, offset=offset)
 
 
 def _numbers(analysis: Analysis, i: int) -> tuple[str, ...]:
@@ -765,21 +785,24 @@ def _numbers(analysis: Analysis, i: int) -> tuple[str, ...]:
     return tuple(reversed(found))
 
 
-def _gain_after(graph: Graph, i: int) -> str:
-    """The learned gain that a norm spelled out is multiplied by in its own module, or around it in
-    the block of an equation."""
+def _affine_after(graph: Graph, i: int, name: str) -> str:
+    """The learned gain that a norm spelled out is multiplied by, or the bias that is then added, in
+    its own module, or around it in the block of an equation."""
     values, call = graph.values, graph.values[i].call
     near = {call, graph.calls[call].parent}
+    kind = "product" if name == "gain" else "sum"
     todo = [i]
     while todo:
         for j in graph.consumers[todo.pop()]:
-            if values[j].call in near and values[j].kind == "product":
-                held = (parameter_of(values, k) for k in values[j].inputs)
-                for gain in (v for v in held if v is not None):
-                    # What multiplies a branch of an equation has a number for a name.
-                    if values[j].call == call or gain.path.endswith(".gain"):
-                        return gain.path
-            if values[j].call in near and values[j].kind == "shape":
+            value = values[j]
+            if value.call not in near or value.kind not in ("shape", "product", "sum"):
+                continue
+            held = [p for p in (parameter_of(values, k) for k in value.inputs) if p is not None]
+            # What multiplies a branch of an equation has a number for a name.
+            own = [p for p in held if value.call == call or p.path.endswith(f".{name}")]
+            if value.kind == kind and own:
+                return own[0].path
+            if value.kind == "shape" or (value.kind == "product" and own):
                 todo.append(j)
     return ""
 
