@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -106,3 +108,25 @@ def test_weights_that_are_not_finite_are_said() -> None:
         applied.get_parameter("2.up.weight")[0, 0] = torch.nan
     words = said(audit(applied, batch, "orthogonal"))
     assert "not finite ('2.up.weight')" in words
+
+
+class Pooled(nn.Module):
+    """Returns its last state and what a head makes of it."""
+
+    def __init__(self, pooled: bool) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*[Block() for _ in range(3)])
+        self.pooler, self.pooled = nn.Linear(16, 4), pooled
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.blocks(x)
+        return (h, self.pooler(h)) if self.pooled else self.pooler(h)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_state_that_is_returned_beside_the_head_has_a_gradient_at_once(pooled: bool) -> None:
+    applied = apply(Pooled(pooled), torch.randn(4, 16), "fixup")
+    found = audit(applied.model, torch.randn(4, 16), "fixup")
+    assert found.holds, said(found)
+    first = next(f for f in found.findings if f.part == "gradients at step 0")
+    assert ("6 tensors are to have no gradient" in first.said) is not pooled

@@ -142,10 +142,12 @@ def _inner(layout: Layout, branch: Residual, attends: bool) -> list[Target]:
 
 
 def _wakes(layout: Layout) -> dict[str, int]:
-    """A zero layer passes no gradient on: first the head moves, then last layers, then the rest."""
-    late = 1 if layout.heads else 0
+    """A zero layer passes no gradient on: first the head moves, then last layers, then the rest.
+    A stream that the model returns beside its head takes a gradient at once."""
+    returned = {end.stream for end in layout.ends if end.returned}
     found = {w.path: 0 for w in layout.heads}
     for branch in reached(layout):
+        late = 1 if layout.heads and branch.stream not in returned else 0
         found |= {w.path: late + (0 if w.last else 1) for w in branch.weights}
     return found
 

@@ -147,12 +147,13 @@ class Normed:
 @dataclass(frozen=True)
 class End:
     """What follows the last sum of a stream: the norms in front of the next layer (but for one that
-    is the last branch's own), and the modules of the layers that read it, none where it is what the
-    model returns."""
+    is the last branch's own), the modules of the layers that read it, and whether the model returns
+    it, beside what its head makes or alone."""
 
     stream: str
     norms: tuple[Normed, ...]
     readers: tuple[str, ...]
+    returned: bool = False
 
 
 @dataclass(frozen=True)
@@ -432,7 +433,8 @@ def _end(analysis: Analysis, track: Track, sums: set[int]) -> End:
                 todo.append(i)
                 norms += [i] if roles.norm_of(i) is not None else []
     own = tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms))
-    return End(track.stream.name, own, tuple(dict.fromkeys(readers)))
+    returned = not seen.isdisjoint(graph.outputs)
+    return End(track.stream.name, own, tuple(dict.fromkeys(readers)), returned)
 
 
 @dataclass(frozen=True)
