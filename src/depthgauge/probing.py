@@ -49,11 +49,11 @@ def _precision(subject: Subject, effort: Effort) -> Found:
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
     "directions": (directions, DIRECTIONS),
-    "updates": (updates, UPDATES),
-    "precision": (_precision, PRECISION),
     "stiffness": (stiffness, STIFFNESS),
     "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
+    "updates": (updates, UPDATES),
+    "precision": (_precision, PRECISION),
 }
 assert tuple(INSTRUMENTS) == HEAVY
 #: Of the whole network: taken once, however many streams there are.
@@ -116,8 +116,12 @@ def _one(name: str, group: Group, effort: Effort) -> Found:
     if isinstance(group, str):
         whole.missing = dict.fromkeys(may_find, group)
         return whole
-    for subject in group[-1:] if name in WHOLE else group:
-        found = _taken(instrument, may_find, subject, effort)
+    subjects = group[-1:] if name in WHOLE else group
+    if effort.spent:
+        whole.missing = dict.fromkeys(may_find, effort.spent_before)
+        return whole
+    for done, subject in enumerate(subjects):
+        found = _taken(instrument, may_find, subject, effort, (done, len(subjects)))
         for quantity, (rows, values) in found.columns.items():
             for row, value in zip(rows, values, strict=True):
                 if row >= 0:
@@ -136,9 +140,11 @@ def _taken(
     may_find: Sequence[str],
     subject: Subject,
     effort: Effort,
+    streams: tuple[int, int],
 ) -> Found:
+    """``streams``: how many are done, of how many."""
     try:
-        effort.check(0, max(len(subject.rows) - 1, 0))
+        effort.check(*streams, "streams")
         with np.errstate(all="ignore"):  # what is not finite is a finding
             return instrument(subject, effort)
     except (BudgetSpentError, NetworkError, ModelError, RuntimeError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from depthgauge import probing
+from depthgauge.arguments import HEAVY
 from depthgauge.errors import SpecificationError
-from depthgauge.instruments.subject import Effort
+from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.measurement import measure
 from depthgauge.network.draws import INPUT, draws
 from depthgauge.network.spec import Network
@@ -229,6 +231,34 @@ def test_a_budget_is_shared_by_those_who_are_left() -> None:
     assert Effort().share(4).deadline is None
 
 
+@pytest.mark.parametrize("spender", ["precision", "updates"])
+def test_no_run_that_nothing_ends_starves_another_instrument(
+    spender: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that only that instrument moves: it takes the whole budget."""
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    take, finds = probing.INSTRUMENTS[spender]
+
+    def long(subject: Subject, effort: Effort) -> Found:
+        clock[0] += 100.0
+        return take(subject, effort)
+
+    def ran(order: tuple[str, ...]) -> Mapping[str, str]:
+        monkeypatch.setattr(probing, "HEAVY", order)
+        monkeypatch.setitem(probing.INSTRUMENTS, spender, (long, finds))
+        clock[0] = 0.0
+        found = measure(RESIDUAL, 4, instruments="thorough", effort=Effort(budget=10.0))
+        return found.not_measured
+
+    usual = HEAVY
+    words = "the budget of 10 seconds was spent by the pass and the instruments before it"
+    others = ("apjn", "direction_gain", "stiffness", "block_gain", "stable_rank")
+    assert not {name for name, why in ran(usual).items() if name in others and "budget" in why}
+    starved = ran((spender, *(name for name in usual if name != spender)))
+    assert {name: starved.get(name) for name in others} == dict.fromkeys(others, words)
+
+
 def test_more_directions_than_there_are() -> None:
     found = measure(RESIDUAL, 4, instruments="spectrum", effort=Effort(exact=4, rank=500))
     assert found.vectors["log_singular_values"][0].shape == (1, 6)
@@ -391,7 +421,7 @@ def test_a_custom_function_without_a_batched_backward() -> None:
 def test_a_budget_that_is_spent() -> None:
     profile = measure(RESIDUAL, 4, instruments="thorough", effort=Effort(budget=1e-9))
     assert profile.not_measured["apjn"] == (
-        "its share of the budget of 1e-09 seconds was spent after 0 of 5 blocks"
+        "the budget of 1e-09 seconds was spent by the pass and the instruments before it"
     )
     assert "state_rms" in profile
     rich = measure(RESIDUAL, 4, instruments="thorough", effort=Effort(budget=600))

@@ -73,7 +73,7 @@ def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., An
     note["input_gradient_error"] = _distances(ends.inputs, wanted.inputs)
     note["parameter_gradient_error"] = _distances(ends.parameters, wanted.parameters)
     note["unmatched_parameters"] = sorted(ends.parameters.keys() ^ wanted.parameters.keys())
-    if why := _states(subject, other, found, note):
+    if why := _states(subject, effort, other, found, note):
         note["compared"] = f"outputs and gradients only: {why}"
         found.missing |= dict.fromkeys(ERRORS, note["compared"])
     else:
@@ -81,13 +81,15 @@ def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., An
     return found
 
 
-def _states(subject: Subject, other: nn.Module, found: Found, note: dict[str, Any]) -> str:
+def _states(
+    subject: Subject, effort: Effort, other: nn.Module, found: Found, note: dict[str, Any]
+) -> str:
     """``""`` and the errors at states, or why these are not compared."""
     if isinstance(other, _Function):
         return "a function has no modules whose states could be followed"
     if unwrapped(other)[1]:
         return "compiled code has no states that a hook sees"
-    runs = Runs(subject)
+    runs = Runs(subject, effort)
     reference = runs.of(arithmetic_named("float64"))
     seen = runs.of(own(inventory(other), subject.batch), model=other)
     if reference is None or seen is None:
