@@ -39,6 +39,7 @@ def _precision(subject: Subject, effort: Effort) -> Found:
     for name in ERRORS:
         found.columns.pop(name, None)
         found.missing.pop(name, None)
+        found.notes["precision"].pop(name, None)  # of the model in its own arithmetic
     found.columns |= compared.columns
     found.missing |= compared.missing
     found.notes |= compared.notes

@@ -100,6 +100,8 @@ def _precision(note: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _parity(note: Mapping[str, Any]) -> Iterator[str]:
+    if why := note.get("not_compared"):
+        yield f"precision: nothing was compared with {why}"
     parts = [
         f"{word} by {max(errors.values()):.2g}"
         for word, key in (
