@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -68,9 +69,14 @@ def heavy(quantities: Iterable[str]) -> list[str]:
 
 
 def deepened(
-    profile: Profile, groups: Iterable[Group], quantities: Sequence[str], effort: Effort
+    profile: Profile,
+    groups: Iterable[Group],
+    quantities: Sequence[str],
+    effort: Effort,
+    without: Mapping[str, str] = MappingProxyType({}),
 ) -> Profile:
-    """The profile with what the heavier of the ``quantities`` are; ``groups``: one a seed.
+    """The profile with what the heavier of the ``quantities`` are; ``groups``: one a seed;
+    ``without``: instruments that have nothing to take, whatever the streams are, and why.
 
     What an instrument cannot take, or the budget leaves no time for, is not measured, with the
     reason.
@@ -84,7 +90,10 @@ def deepened(
         given = _meant(effort, profile, group)
         for name in names:
             start = time.perf_counter()
-            each[name].append(_one(name, group, given.share(left)))
+            if name in without:
+                each[name].append(Found(missing=dict.fromkeys(INSTRUMENTS[name][1], without[name])))
+            else:
+                each[name].append(_one(name, group, given.share(left)))
             left -= 1
             seconds[name] += time.perf_counter() - start
     columns, vectors = dict(profile.columns), dict(profile.vectors)
@@ -145,7 +154,8 @@ def _taken(
 ) -> Found:
     """``streams``: how many are done, of how many."""
     try:
-        effort.check(*streams, "streams")
+        if streams[0]:
+            effort.check(*streams, "streams")
         with np.errstate(all="ignore"):  # what is not finite is a finding
             return instrument(subject, effort)
     except (BudgetSpentError, NetworkError, ModelError, RuntimeError) as error:

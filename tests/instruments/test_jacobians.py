@@ -259,6 +259,36 @@ def test_no_run_that_nothing_ends_starves_another_instrument(
     assert {name: starved.get(name) for name in others} == dict.fromkeys(others, words)
 
 
+@pytest.mark.parametrize("until", [None, 4, 5, 6, 99])
+@pytest.mark.parametrize("exact", [4, 256])
+def test_a_state_beyond_the_last_is_said_to_be_the_last(until: int | None, exact: int) -> None:
+    effort = Effort(until=until, exact=exact, rank=2)
+    profile = measure(RESIDUAL, 4, instruments="jacobian,blocks,spectrum", effort=effort)
+    notes = profile.settings["instruments"]
+    assert isinstance(notes, dict)
+    said = [line for line in profile.to_dict()["remarks"] if line.startswith("Jacobians lead")]
+    for name in ("jacobian", "blocks", "spectrum"):
+        assert notes[name]["until"] == min(until or 5, 5)
+        assert ("until_note" in notes[name]) == (until in (6, 99))
+    if until in (6, 99):
+        why = f"{until} was asked for, and the last state is 5"
+        assert notes["spectrum"]["until_note"] == why
+        assert said == [f"Jacobians lead to the last state: {why}"]
+    else:
+        assert not said
+
+
+@pytest.mark.parametrize("exact", [4, 256])
+def test_one_state_has_no_spread(exact: int) -> None:
+    for examples, why in ((1, "one state, no spread"), (2, None)):
+        effort = Effort(examples=examples, exact=exact, rank=2)
+        profile = measure(RESIDUAL, 4, instruments="spectrum", effort=effort)
+        ends = profile.to_dict()["settings"]["instruments"]["spectrum"]["from_end_to_end"]
+        for each in ends.values():
+            assert each.get("standard_error_reason") == why
+            assert (each["standard_error"] is None) == (examples == 1)
+
+
 def test_more_directions_than_there_are() -> None:
     found = measure(RESIDUAL, 4, instruments="spectrum", effort=Effort(exact=4, rank=500))
     assert found.vectors["log_singular_values"][0].shape == (1, 6)
@@ -375,7 +405,12 @@ def test_a_module_without_parameters() -> None:
     model = nn.Sequential(Twice(), Twice(), Twice())
     profile = measure(model, torch.randn(2, 3), instruments="thorough")
     assert profile.not_measured["apjn"].startswith("there is one state only")
+    for name in ("stiffness", "functional_update"):
+        assert profile.not_measured[name] == "the model has no parameters"
     profile.to_dict()
+    some = measure(nn.Sequential(nn.Linear(3, 3), Twice()), torch.randn(2, 3), instruments="all")
+    assert some.not_measured.get("stiffness") != "the model has no parameters"
+    assert "functional_update" in some
 
 
 def test_a_custom_function_without_a_batched_backward() -> None:

@@ -344,6 +344,8 @@ def test_a_narrow_state_leaves_no_more_directions_than_it_has(sizes: Sequence[in
     # With fewer followed than there are, sums over the others come from probes.
     few = measure(model, x, instruments="spectrum", effort=Effort(rank=3, iterations=6, probes=32))
     assert_like_loosely(few, wanted)
+    # Where every probe sees that none is lost it is 0, not the rounding of a sum.
+    assert (few["lost_direction_fraction"][0] == 0) == (sizes == (300, 300, 9))
 
 
 def assert_like_loosely(profile: Profile, wanted: Sequence[FloatArray]) -> None:
@@ -351,7 +353,7 @@ def assert_like_loosely(profile: Profile, wanted: Sequence[FloatArray]) -> None:
     for key, name in zip(KEYS, SPECTRUM[1:], strict=True):
         exact = np.mean([effective_ranks(logs)[key] for logs in wanted])
         error = notes["standard_error_over_probes"][name]
-        assert abs(profile[name][0] - exact) < 4 * error + 0.02 * exact, name
+        assert abs(profile[name][0] - exact) <= 4 * error + 0.02 * exact, name
 
 
 # -------------------------------------------------------------------------------- bad input

@@ -35,6 +35,8 @@ __all__ = ["Ends", "Leading", "Ranks", "ranks", "subspace"]
 #: Lanczos steps from a probe, and from a leading direction, which is nearly one singular vector.
 STEPS: Final = 32
 _ALONG: Final = 4
+#: The share of all directions that is rounding of a sum over them.
+_NONE: Final = 1e-12
 #: Numbers in the bases of all recurrences at once.
 _AT_ONCE: Final = 2**26
 
@@ -239,7 +241,8 @@ class _Estimate:
                 "stable": square / top**2,
             }
         found = {key: np.where(zero, 0.0, values) for key, values in found.items()}
-        return {**found, "lost": np.where(zero, 1.0, np.clip(1 - left, 0.0, 1.0))}
+        lost = np.where(1 - left < _NONE, 0.0, 1 - left)
+        return {**found, "lost": np.where(zero, 1.0, lost)}
 
     def errors(self) -> dict[str, float]:
         """Of the means over examples, by leaving one probe out; NaN for one probe alone."""

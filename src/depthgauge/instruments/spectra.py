@@ -18,14 +18,14 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from depthgauge.errors import ModelError, NetworkError
-from depthgauge.instruments.jacobians import narrow
+from depthgauge.instruments.jacobians import end, narrow
 from depthgauge.instruments.leading import Ends, ranks, subspace
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
@@ -141,7 +141,7 @@ def blocks(subject: Subject, effort: Effort) -> Found:
             found.put("block_loss", row, ends[-1])
             vectors = found.vectors.setdefault("block_log_singular_values", {})
             vectors[row] = np.asarray(np.log(each).mean(axis=0), dtype=np.float64)
-    found.notes["blocks"] = {"examples": words or len(chosen)}
+    found.notes["blocks"] = {"examples": words or len(chosen), **end(chain, effort)}
     return found
 
 
@@ -184,6 +184,7 @@ def _leading_of_blocks(
     )
     found.notes["blocks"] = {
         "examples": len(chosen),
+        **end(chain, effort),
         "directions": rank,
         "iterations": effort.iterations,
         "largest_change_of_a_logarithm": max(changes),
@@ -208,7 +209,7 @@ def _leading(
         "method": "subspace iteration from end to end, Lanczos quadrature across it",
         "examples": len(chosen),
         "directions": lead.logs.shape[1],
-        "until": len(chain),
+        **end(chain, effort),
         "of": ends.directions,
         "iterations": effort.iterations,
         "largest_change_of_a_logarithm": lead.change,
@@ -267,7 +268,7 @@ def _exact(
         "method": "every direction: a graded QR decomposition, Jacobi rotations where it is steep",
         "examples": len(chosen),
         "directions": top.size,
-        "until": last,
+        **end(chain, effort),
         "from_end_to_end": {
             name: _spread([effective_ranks(logs)[key] for logs in each[0]])
             for key, name in _RANKS.items()
@@ -281,9 +282,12 @@ def _put_ranks(found: Found, row: int, logs: Sequence[FloatArray]) -> None:
         found.put(name, row, float(np.mean([rank[key] for rank in ranks])))
 
 
-def _spread(values: Sequence[float] | FloatArray) -> dict[str, float]:
+def _spread(values: Sequence[float] | FloatArray) -> dict[str, Any]:
     mean = float(np.mean(values))
-    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    if len(values) < 2:
+        why = "one state, no spread"
+        return {"mean": mean, "standard_error": math.nan, "standard_error_reason": why, "n": 1}
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values)))
     return {"mean": mean, "standard_error": error, "n": len(values)}
 
 
