@@ -26,7 +26,7 @@ from torch import Tensor
 
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.jacobians import end, narrow
-from depthgauge.instruments.leading import Ends, ranks, subspace
+from depthgauge.instruments.leading import Ends, Leading, ranks, subspace
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.network.chain import Chain
@@ -162,23 +162,22 @@ def _leading_of_blocks(
     chain: Chain, rows: Sequence[int], chosen: Sequence[int], effort: Effort, found: Found
 ) -> None:
     """The leading singular values of each block that is too wide to follow as a whole."""
-    generator, changes = torch.Generator("cpu").manual_seed(effort.seed), []
-    logs: dict[int, FloatArray] = {}
+    generator = torch.Generator("cpu").manual_seed(effort.seed)
+    each: dict[int, Leading] = {}
     wide = _wide(chain, effort)
     try:
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
             block = Ends(Chain(chain.states[k - 1 : k + 1], chain.total), chosen)
-            logs[rows[k]], _, change = subspace(block, effort, generator)
-            changes.append(change)
+            each[rows[k]] = subspace(block, effort, generator)._replace(near=np.zeros(0))
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
         found.missing = dict.fromkeys(BLOCKS, f"{wide}, and cannot be pushed forward: {line}")
         return
-    for row, each in logs.items():
-        found.put("block_gain", row, float(np.exp(each[:, 0]).mean()))
-    found.vectors["block_log_singular_values"] = {row: np.mean(v, 0) for row, v in logs.items()}
-    rank = max(each.shape[1] for each in logs.values())
+    for row, lead in each.items():
+        found.put("block_gain", row, float(np.exp(lead.logs[:, 0]).mean()))
+    found.vectors["block_log_singular_values"] = {r: np.mean(v.logs, 0) for r, v in each.items()}
+    rank = max(lead.logs.shape[1] for lead in each.values())
     found.missing["block_loss"] = (
         f"{wide}; only the {rank} leading directions of a block are followed"
     )
@@ -186,9 +185,21 @@ def _leading_of_blocks(
         "examples": len(chosen),
         **end(chain, effort),
         "directions": rank,
-        "iterations": effort.iterations,
-        "largest_change_of_a_logarithm": max(changes),
+        **_settled(list(each.values())),
     }
+
+
+def _settled(each: Sequence[Leading]) -> dict[str, Any]:
+    """How far the leading values have come, by the largest changes of ``Leading``."""
+    found: dict[str, Any] = {"iterations": max(lead.iterations for lead in each)}
+    for key, changes in (
+        ("largest_change_of_a_logarithm", [lead.change for lead in each]),
+        ("relative_change_of_the_largest", [math.expm1(lead.change_of_first) for lead in each]),
+    ):
+        found[key] = float(np.max(changes))
+        if math.isnan(found[key]) and found["iterations"] < 2:
+            found[f"{key}_reason"] = "one iteration, and none to compare it with"
+    return found
 
 
 def _leading(
@@ -206,13 +217,13 @@ def _leading(
         return
     found.vectors["log_singular_values"] = {rows[0]: lead.logs.mean(0)}
     found.notes["spectrum"] = {
-        "method": "subspace iteration from end to end, Lanczos quadrature across it",
+        "method": "block Krylov space or subspace iteration from end to end, Lanczos quadrature "
+        "across it",
         "examples": len(chosen),
         "directions": lead.logs.shape[1],
         **end(chain, effort),
         "of": ends.directions,
-        "iterations": effort.iterations,
-        "largest_change_of_a_logarithm": lead.change,
+        **_settled([lead]),
     }
     try:
         all_of = ranks(ends, lead, effort, generator)
