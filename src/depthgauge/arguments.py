@@ -41,15 +41,16 @@ def _quantity(river: str, statistic: str) -> str:
 LARGEST_BATCH: Final = 100_000_000
 
 #: Instruments that run the network again, in the order in which they run: the dearest last, so
-#: that a budget leaves them what the others did not need.
+#: that a budget leaves them what the others did not need, and behind all those whose passes nothing
+#: ends half-way, so that they starve nobody.
 HEAVY: Final = (
     "jacobian",
     "directions",
-    "updates",
-    "precision",
     "stiffness",
     "blocks",
     "spectrum",
+    "updates",
+    "precision",
 )
 
 #: Of the spectrum, what is one number at a site.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -39,6 +40,7 @@ def _precision(subject: Subject, effort: Effort) -> Found:
     for name in ERRORS:
         found.columns.pop(name, None)
         found.missing.pop(name, None)
+        found.notes["precision"].pop(name, None)  # of the model in its own arithmetic
     found.columns |= compared.columns
     found.missing |= compared.missing
     found.notes |= compared.notes
@@ -49,11 +51,11 @@ def _precision(subject: Subject, effort: Effort) -> Found:
 INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[str, ...]]]] = {
     "jacobian": (apjn, APJN),
     "directions": (directions, DIRECTIONS),
-    "updates": (updates, UPDATES),
-    "precision": (_precision, PRECISION),
     "stiffness": (stiffness, STIFFNESS),
     "blocks": (blocks, BLOCKS),
     "spectrum": (spectra, SPECTRUM),
+    "updates": (updates, UPDATES),
+    "precision": (_precision, PRECISION),
 }
 assert tuple(INSTRUMENTS) == HEAVY
 #: Of the whole network: taken once, however many streams there are.
@@ -67,9 +69,14 @@ def heavy(quantities: Iterable[str]) -> list[str]:
 
 
 def deepened(
-    profile: Profile, groups: Iterable[Group], quantities: Sequence[str], effort: Effort
+    profile: Profile,
+    groups: Iterable[Group],
+    quantities: Sequence[str],
+    effort: Effort,
+    without: Mapping[str, str] = MappingProxyType({}),
 ) -> Profile:
-    """The profile with what the heavier of the ``quantities`` are; ``groups``: one a seed.
+    """The profile with what the heavier of the ``quantities`` are; ``groups``: one a seed;
+    ``without``: instruments that have nothing to take, whatever the streams are, and why.
 
     What an instrument cannot take, or the budget leaves no time for, is not measured, with the
     reason.
@@ -83,7 +90,10 @@ def deepened(
         given = _meant(effort, profile, group)
         for name in names:
             start = time.perf_counter()
-            each[name].append(_one(name, group, given.share(left)))
+            if name in without:
+                each[name].append(Found(missing=dict.fromkeys(INSTRUMENTS[name][1], without[name])))
+            else:
+                each[name].append(_one(name, group, given.share(left)))
             left -= 1
             seconds[name] += time.perf_counter() - start
     columns, vectors = dict(profile.columns), dict(profile.vectors)
@@ -116,8 +126,12 @@ def _one(name: str, group: Group, effort: Effort) -> Found:
     if isinstance(group, str):
         whole.missing = dict.fromkeys(may_find, group)
         return whole
-    for subject in group[-1:] if name in WHOLE else group:
-        found = _taken(instrument, may_find, subject, effort)
+    subjects = group[-1:] if name in WHOLE else group
+    if effort.spent:
+        whole.missing = dict.fromkeys(may_find, effort.spent_before)
+        return whole
+    for done, subject in enumerate(subjects):
+        found = _taken(instrument, may_find, subject, effort, (done, len(subjects)))
         for quantity, (rows, values) in found.columns.items():
             for row, value in zip(rows, values, strict=True):
                 if row >= 0:
@@ -136,9 +150,12 @@ def _taken(
     may_find: Sequence[str],
     subject: Subject,
     effort: Effort,
+    streams: tuple[int, int],
 ) -> Found:
+    """``streams``: how many are done, of how many."""
     try:
-        effort.check(0, max(len(subject.rows) - 1, 0))
+        if streams[0]:
+            effort.check(*streams, "streams")
         with np.errstate(all="ignore"):  # what is not finite is a finding
             return instrument(subject, effort)
     except (BudgetSpentError, NetworkError, ModelError, RuntimeError) as error:

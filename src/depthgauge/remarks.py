@@ -32,6 +32,7 @@ def remarks(profile: Profile) -> list[str]:
     notes = found if isinstance(found, Mapping) else {}
     trained = str(profile.settings.get("cotangent", "")).startswith("the gradient of")
     of_one = [*_precision(notes.get("precision", {})), *_parity(notes.get("parity", {}))]
+    of_one += _until(notes)
     if trained:
         of_one += _stiffness(notes.get("stiffness", {}))
     if len(profile.seeds) > 1:
@@ -99,7 +100,16 @@ def _precision(note: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _until(notes: Mapping[str, Any]) -> Iterator[str]:
+    """That Jacobians lead to another state than the one asked for: once for all instruments."""
+    each = (notes.get(name, {}).get("until_note") for name in ("jacobian", "blocks", "spectrum"))
+    if said := next(filter(None, each), None):
+        yield f"Jacobians lead to the last state: {said}"
+
+
 def _parity(note: Mapping[str, Any]) -> Iterator[str]:
+    if why := note.get("not_compared"):
+        yield f"precision: nothing was compared with {why}"
     parts = [
         f"{word} by {max(errors.values()):.2g}"
         for word, key in (

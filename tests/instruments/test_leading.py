@@ -344,6 +344,8 @@ def test_a_narrow_state_leaves_no_more_directions_than_it_has(sizes: Sequence[in
     # With fewer followed than there are, sums over the others come from probes.
     few = measure(model, x, instruments="spectrum", effort=Effort(rank=3, iterations=6, probes=32))
     assert_like_loosely(few, wanted)
+    # Where every probe sees that none is lost it is 0, not the rounding of a sum.
+    assert (few["lost_direction_fraction"][0] == 0) == (sizes == (300, 300, 9))
 
 
 def assert_like_loosely(profile: Profile, wanted: Sequence[FloatArray]) -> None:
@@ -351,7 +353,7 @@ def assert_like_loosely(profile: Profile, wanted: Sequence[FloatArray]) -> None:
     for key, name in zip(KEYS, SPECTRUM[1:], strict=True):
         exact = np.mean([effective_ranks(logs)[key] for logs in wanted])
         error = notes["standard_error_over_probes"][name]
-        assert abs(profile[name][0] - exact) < 4 * error + 0.02 * exact, name
+        assert abs(profile[name][0] - exact) <= 4 * error + 0.02 * exact, name
 
 
 # -------------------------------------------------------------------------------- bad input
@@ -382,7 +384,7 @@ def test_one_probe_has_no_standard_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "why"), [(2, "1 of 3 iterations"), (10, "2 of 32 Lanczos steps")]
+    ("after", "why"), [(2, "1 of 6 iterations"), (13, "2 of 32 Lanczos steps")]
 )
 def test_a_budget_that_is_spent_in_the_middle(
     after: int, why: str, monkeypatch: pytest.MonkeyPatch
@@ -393,8 +395,82 @@ def test_a_budget_that_is_spent_in_the_middle(
     words = f"its share of the budget of 5 seconds was spent after {why}"
     assert profile.not_measured["effective_rank_entropy"] == words
     assert profile.not_measured["stable_rank"] == words
-    assert ("log_singular_values" in profile.vectors) == (after == 10)  # what there was by then
+    assert ("log_singular_values" in profile.vectors) == (after == 13)  # what there was by then
     profile.to_dict()
+
+
+class Rectified(nn.Module):
+    """``h + W2 relu(W1 h)`` as PyTorch draws it: the largest values lie close together."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.w1, self.w2 = nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.w2(torch.relu(self.w1(h)))
+        return out
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("width", [400, 700])
+def test_leading_values_that_lie_close_together(
+    width: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 and at the defaults; the change that is stated is more than what is missing."""
+    torch.manual_seed(seed)
+    model, x = nn.Sequential(Rectified(width), Rectified(width)), torch.randn(2, width)
+    h, wanted, ends = x, [], [torch.eye(width)] * 2
+    for block in model:
+        each = [torch.func.jacrev(block)(row).detach() for row in h]
+        ends = [j @ product for j, product in zip(each, ends, strict=True)]
+        wanted.append(float(np.mean([float(torch.linalg.svdvals(j)[0]) for j in each])))
+        h = block(h)
+    top = np.mean([float(torch.linalg.svdvals(j)[0].log()) for j in ends])
+
+    def missing() -> list[tuple[float, float]]:
+        """Of the largest values, what is missing and what is stated."""
+        profile = measure(model, x, instruments="blocks,spectrum")
+        per_block = np.max(1 - profile["block_gain"] / wanted)
+        end = -math.expm1(profile.vectors["log_singular_values"][0][0][0] - top)
+        key = "relative_change_of_the_largest"
+        return [
+            (per_block, noted(profile, "blocks")[key]),
+            (end, noted(profile, "spectrum")[key]),
+        ]
+
+    for error, stated in missing():
+        assert -1e-6 < error < 0.01
+        assert error < stated < 0.05
+    monkeypatch.setattr(leading, "_STEEP", -1.0)  # subspace iteration alone must fail
+    for error, _ in missing():
+        assert error > 0.02
+
+
+def test_every_direction_of_a_krylov_space_is_exact() -> None:
+    """Sixteen at a time of 40: the third block is what is left."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Rectified(40), Rectified(40)).double()
+    x = torch.randn(1, 40, dtype=torch.float64)
+    found = measure(model, x, instruments="blocks", effort=Effort(exact=8))
+    exact = measure(model, x, instruments="blocks")
+    assert found["block_gain"] == pytest.approx(exact["block_gain"], rel=1e-12)
+    for row, values in exact.vectors["block_log_singular_values"].items():
+        near = found.vectors["block_log_singular_values"][row][0]
+        assert near == pytest.approx(values[0][:16], abs=1e-12)
+    note = noted(found, "blocks")
+    assert (note["iterations"], note["relative_change_of_the_largest"]) == (3, 0)
+    two = measure(model, x, instruments="blocks", effort=Effort(exact=8, iterations=1))
+    assert noted(two, "blocks")["relative_change_of_the_largest"] > 1e-6
+    assert (two["block_gain"] < exact["block_gain"]).all()
+
+
+def test_a_space_that_does_not_fit_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = residual()
+    monkeypatch.setattr(leading, "_AT_ONCE", 2**12)
+    profile = measure(model, x, instruments="blocks")
+    assert noted(profile, "blocks")["iterations"] == 6
+    monkeypatch.undo()
+    assert (measure(model, x, instruments="blocks")["block_gain"] > profile["block_gain"]).all()
 
 
 def test_a_backward_pass_without_a_derivative() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -100,6 +102,69 @@ def test_another_module_that_raises_is_named() -> None:
     model, x = model_of()
     found = parity(subject_of(model, x), Effort(), nn.Linear(3, 3))
     assert "Linear raised RuntimeError" in found.missing["relative_error_state"]
+
+
+class Part(nn.Module):
+    """Some of the rows of what a model returns."""
+
+    def __init__(self, model: nn.Module, rows: int) -> None:
+        super().__init__()
+        self.model, self.rows = model, rows
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = self.model(h)[: self.rows]
+        return out
+
+
+def nothing(h: Tensor) -> None:
+    return None
+
+
+def named(h: Tensor) -> dict[str, Tensor]:
+    return {"logits": h}
+
+
+@pytest.mark.parametrize("loss", [None, lambda output: output.square().mean()])
+@pytest.mark.parametrize(
+    ("rows", "other", "said"),
+    [
+        (2, None, "Part: the outputs have shape (2, 8), expected (5, 8)"),
+        (0, nothing, "nothing: it returned no tensor of floating-point numbers"),
+        (
+            0,
+            named,
+            "named: the outputs are called 'logits', expected 'output'; return them in the same "
+            "form",
+        ),
+        (5, None, ""),
+    ],
+)
+def test_outputs_of_another_form_are_not_compared(
+    rows: int, other: Any, said: str, loss: Callable[..., Any] | None
+) -> None:
+    model, x = model_of()
+    effort = Effort(arithmetic=other or Part(model, rows))
+    profile = measure(model, x, loss, instruments="precision", effort=effort)
+    notes = profile.settings["instruments"]
+    assert isinstance(notes, dict)
+    assert not notes["precision"].keys() & {"relative_error_state", "relative_error_gradient"}
+    remarks = profile.to_dict()["remarks"]
+    if said:
+        assert notes["parity"]["not_compared"] == said
+        assert "output_error" not in notes["parity"]
+        assert profile.not_measured["relative_error_state"] == said
+        assert f"precision: nothing was compared with {said}" in remarks
+    else:
+        assert "not_compared" not in notes["parity"]
+        assert 0 < notes["parity"]["output_error"]["output"] < 1e-6
+        assert not [line for line in remarks if "nothing was compared" in line]
+
+
+def test_the_errors_of_the_model_itself_stand_beside_no_other_module() -> None:
+    model, x = model_of()
+    alone = measure(model, x, instruments="precision").settings["instruments"]
+    assert isinstance(alone, dict)
+    assert alone["precision"]["relative_error_state"]["last"] > 0
 
 
 def test_both_are_as_before() -> None:

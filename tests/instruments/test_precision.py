@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import os
@@ -664,6 +665,25 @@ def test_states_stay_where_the_forward_pass_raises_after_them() -> None:
     )
     assert len(found.columns["relative_error_state"][0]) == 3
     assert not found_in(nn.Sequential(model, nn.Linear(6, 2)), x, "bfloat16").missing
+
+
+@pytest.mark.parametrize(
+    ("runs", "has"),
+    [(1, set()), (2, {"relative_error_state"}), (3, {"relative_error_state", "headroom"})],
+)
+def test_a_budget_ends_it_between_two_runs(
+    runs: int, has: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """float64, float32, and float16 for the head-room: what had not run is missing, with why."""
+    asked = itertools.count()
+    monkeypatch.setattr(Effort, "spent", property(lambda self: next(asked) >= runs))
+    found = precision(subject_of(*blocks(2)), Effort(budget=5.0))
+    words = f"its share of the budget of 5 seconds was spent after {runs} run{'s' * (runs > 1)}"
+    assert ("relative_error_state" in found.columns) == ("relative_error_state" in has)
+    assert ("headroom_float16_bits" in found.columns) == ("headroom" in has)
+    assert set(found.missing.values()) == (set() if runs == 3 else {f"{words} of the network"})
+    assert found.columns.keys() | found.missing.keys() == set(PRECISION)
+    assert ("lost_updates" in found.notes["precision"]) == (runs == 3)
 
 
 def test_the_model_is_as_before() -> None:

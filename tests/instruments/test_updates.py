@@ -547,7 +547,7 @@ def test_a_gradient_that_is_not_a_number_is_a_finding(model: Stack, batch: Tenso
 
 def test_a_module_without_parameters(batch: Tensor) -> None:
     found = updates(subject(nn.Sequential(nn.Tanh(), nn.Tanh()), batch, None), Effort())
-    assert found.missing == dict.fromkeys(UPDATES, "the module has no parameters")
+    assert found.missing == dict.fromkeys(UPDATES, "the model has no parameters")
 
 
 @pytest.mark.parametrize(

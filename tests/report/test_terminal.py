@@ -370,3 +370,17 @@ def test_one_step_of_the_optimiser_is_a_table_of_its_own() -> None:
     assert "0 at the input" in table[0]
     alignment = f"{found['update_alignment'][0]:.4g} at block 4"
     assert alignment in table[3]
+
+
+def test_the_largest_gain_of_a_wide_block_is_stated_with_its_accuracy() -> None:
+    """Where every direction is followed it is exact, and nothing stands behind it."""
+    for exact in (8, 256):
+        effort = dg.Effort(exact=exact, rank=4, iterations=1)
+        found = dg.measure("W(h)", depth=2, width=24, instruments="blocks", effort=effort)
+        drawn = screen(print_profile, found, width=160)
+        (line,) = (line for line in drawn.splitlines() if "largest gain of a block" in line)
+        notes = found.settings["instruments"]
+        assert isinstance(notes, dict)
+        change = notes["blocks"].get("relative_change_of_the_largest", 0.0)
+        assert (f"± {change * found['block_gain'][0]:.2g} at" in line) == (exact == 8)
+        assert ("±" in line) == (exact == 8)

@@ -13,6 +13,7 @@ error is over probes.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain, batched_vjp
 from depthgauge.sites import FloatArray
 
-__all__ = ["APJN", "apjn", "narrow"]
+__all__ = ["APJN", "apjn", "end", "narrow"]
 
 APJN = ("apjn", "apjn_standard_error")
 #: Numbers that the gradients of all states at once may take.
@@ -60,9 +61,17 @@ def apjn(subject: Subject, effort: Effort) -> Found:
     found.notes["jacobian"] = {
         "probes": "every direction, so exact" if exact else effort.probes,
         "examples": chain.states[-1].examples,
-        "until": len(chain),
+        **end(chain, effort),
     }
     return found
+
+
+def end(chain: Chain, effort: Effort) -> dict[str, Any]:
+    """For the notes: the state that Jacobians lead to, and why it is not the one asked for."""
+    if effort.until is None or effort.until <= len(chain):
+        return {"until": len(chain)}
+    why = f"{effort.until} was asked for, and the last state is {len(chain)}"
+    return {"until": len(chain), "until_note": why}
 
 
 def sizes(chain: Chain, effort: Effort) -> FloatArray:

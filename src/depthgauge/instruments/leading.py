@@ -1,10 +1,13 @@
 """Long products whose factors are too wide to follow as a whole: the leading singular values, and
 sums over all of them.
 
-Subspace iteration from end to end (Halko, Martinsson and Tropp, SIAM Rev. 53, 2011, algorithm 4.4)
-gives the leading values. Sums over all values are traces ``tr f(A^T A)``, taken along each leading
-direction, and across them from random probes (Meyer et al., "Hutch++", SOSA 2021), both by Lanczos
-quadrature, see ``depthgauge.instruments.quadrature``; no direction need have converged for that.
+The leading values come from the block Krylov space of products from end to end (Musco and Musco,
+arXiv 1504.05477), and where they fall off steeply by subspace iteration (Halko, Martinsson and
+Tropp, SIAM Rev. 53, 2011, algorithm 4.4). Both approach from below.
+
+Sums over all values are traces ``tr f(A^T A)``, taken along each leading direction, and across them
+from random probes (Meyer et al., "Hutch++", SOSA 2021), both by Lanczos quadrature, see
+``depthgauge.instruments.quadrature``; no direction need have converged for that.
 
 A quadrature of k nodes sees no value below about 1/k of the largest. What this costs ``sum sigma``
 and ``sum sigma ln sigma`` falls as about 1/k, so the nodes of half of the steps give it: ``2 S_k -
@@ -35,6 +38,13 @@ __all__ = ["Ends", "Leading", "Ranks", "ranks", "subspace"]
 #: Lanczos steps from a probe, and from a leading direction, which is nearly one singular vector.
 STEPS: Final = 32
 _ALONG: Final = 4
+#: Iterations of a Krylov space for each of ``Effort.iterations``.
+_KRYLOV: Final = 2
+#: Leading values that lie further apart (a logarithm) settle by themselves, and in a Krylov space
+#: the smaller ones would be rounding of the larger.
+_STEEP: Final = math.log(1e3)
+#: The share of all directions that is rounding of a sum over them.
+_NONE: Final = 1e-12
 #: Numbers in the bases of all recurrences at once.
 _AT_ONCE: Final = 2**26
 
@@ -86,30 +96,94 @@ class Ends:
 class Leading(NamedTuple):
     """``logs`` (E, r): of the leading singular values; ``near`` (E, r, n): the span of their
     directions at the smaller end; ``change``: the largest of a logarithm of their larger half in
-    the last iteration. NaN where J is not finite."""
+    the last third of the ``iterations``, of subspace iteration in the last half, and
+    ``change_of_first`` that of the largest value's; 0 where every direction was followed. NaN where
+    J is not finite, or after one iteration. It is more than what is left to come where the error
+    falls as ``1 / iterations^2``, of subspace iteration as ``1 / iterations``, or faster."""
 
     logs: FloatArray
     near: FloatArray
     change: float
+    change_of_first: float = math.nan
+    iterations: int = 0
 
 
 def subspace(ends: Ends, effort: Effort, generator: torch.Generator) -> Leading:
-    """Subspace iteration from end to end. Raises RuntimeError where the backward pass has no
-    derivative."""
-    rank, far = min(effort.rank, ends.directions), ends.chain.states[ends.far]
-    shape = len(ends.examples), rank, far.size
+    """The leading values: from the block Krylov space of all iterations where they lie close
+    together, by subspace iteration where they do not, or where that space does not fit.
+
+    Raises RuntimeError where the backward pass has no derivative.
+    """
+    rank, states = min(effort.rank, ends.directions), ends.chain.states
+    far = states[ends.far].size
+    shape = len(ends.examples), rank, far
     draw = torch.randn(shape, generator=generator, dtype=torch.float64).numpy()
-    near = left = _orthonormal(draw)
-    logs = before = np.full(shape[:2], math.nan)
-    for done in range(effort.iterations):
-        effort.check(done, effort.iterations, "iterations")
-        near = _orthonormal(ends.applied(left, ends.far, ends.near)[0])
+    space = _Space(np.zeros((len(ends.examples), 0, states[ends.near].size)), [], [])
+    fitting = _AT_ONCE // max(len(ends.examples) * rank * (states[ends.near].size + far), 1)
+    count = _KRYLOV * effort.iterations if rank < ends.directions else effort.iterations
+    krylov = 1 < count <= fitting and rank < ends.directions
+    left, each = _orthonormal(draw), list[FloatArray]()
+    while len(each) < count:
+        effort.check(len(each), count, "iterations")
+        pulled = ends.applied(left, ends.far, ends.near)[0]
+        near = space.beside(pulled)[:, : ends.directions - space.count]
         out, scale = ends.applied(near, ends.near, ends.far)
-        left = _orthonormal(out)
-        before, logs = logs, _log_singular_values(out, scale)
+        left, logs = _orthonormal(out), _log_singular_values(out, scale)
+        if not each and not float(np.max(logs[:, 0] - logs[:, -1])) < _STEEP:
+            krylov, count = False, min(count, effort.iterations)
+        each.append(logs)
+        if krylov:
+            space = space.with_block(near, out, scale)
+            if space.count == ends.directions:
+                return Leading(*space.leading(rank), 0.0, 0.0, len(each))
+    if krylov:
+        logs, near = space.leading(rank)
+        before, _ = space.leading(rank, 2 * len(each) // 3)
+    else:
+        before = each[len(each) // 2 - 1] if len(each) > 1 else np.full_like(logs, math.nan)
     with np.errstate(invalid="ignore"):
-        change = float(np.max(np.abs(logs - before)[:, : max(rank // 2, 1)]))
-    return Leading(logs, near, change)
+        changes = np.abs(logs - before)
+    larger = float(np.max(changes[:, : max(rank // 2, 1)]))
+    return Leading(logs, near, larger, float(np.max(changes[:, 0])), len(each))
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The block Krylov space of ``A^T A``: an orthonormal ``basis`` (E, m, n), what A makes of its
+    rows, and the logarithms of the scales of these, block by block."""
+
+    basis: FloatArray
+    images: list[FloatArray]
+    scales: list[FloatArray]
+
+    @property
+    def count(self) -> int:
+        return int(self.basis.shape[1])
+
+    def beside(self, rows: FloatArray) -> FloatArray:
+        """Orthonormal rows across the basis: what is left of a row may be rounding, so again."""
+        rows = _orthonormal(rows)
+        for _ in range(2 if self.count else 0):
+            rows = _orthonormal(rows - rows @ self.basis.swapaxes(1, 2) @ self.basis)
+        return rows
+
+    def with_block(self, near: FloatArray, out: FloatArray, scale: FloatArray) -> _Space:
+        basis = np.concatenate([self.basis, near], 1)
+        return _Space(basis, [*self.images, out], [*self.scales, scale])
+
+    def leading(self, rank: int, blocks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """The logarithms ``(E, r)`` of the largest values of A on the space, or on so many blocks
+        of it, none above A's own, and their directions: ``(E, r, n)``. NaN where an image is not
+        finite."""
+        rows = np.concatenate(self.images[:blocks], 1)
+        scale = np.concatenate(self.scales[:blocks], 1)
+        top = scale.max(1, keepdims=True)
+        finite = np.isfinite(rows).all((1, 2), keepdims=True)
+        scaled = np.where(finite, rows, 0.0) * np.exp(scale - top)[..., None]
+        left, values, _ = np.linalg.svd(scaled, full_matrices=False)
+        with np.errstate(divide="ignore"):
+            logs = np.log(values[:, :rank]) + top + np.where(finite, 0.0, math.nan)[..., 0]
+        return logs, left[..., :rank].swapaxes(1, 2) @ self.basis[:, : rows.shape[1]]
 
 
 def _orthonormal(rows: FloatArray) -> FloatArray:
@@ -239,7 +313,8 @@ class _Estimate:
                 "stable": square / top**2,
             }
         found = {key: np.where(zero, 0.0, values) for key, values in found.items()}
-        return {**found, "lost": np.where(zero, 1.0, np.clip(1 - left, 0.0, 1.0))}
+        lost = np.where(1 - left < _NONE, 0.0, 1 - left)
+        return {**found, "lost": np.where(zero, 1.0, lost)}
 
     def errors(self) -> dict[str, float]:
         """Of the means over examples, by leaving one probe out; NaN for one probe alone."""

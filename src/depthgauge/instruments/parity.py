@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,8 @@ class _Function(nn.Module):
 
 
 def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., Any]) -> Found:
-    """Errors of ``other``, run as it is on the subject's batch, against the subject in float64."""
+    """Errors of ``other``, run as it is on the subject's batch, against the subject in float64;
+    nothing is compared where its outputs have other shapes, and ``not_compared`` says so."""
     if not isinstance(other, nn.Module):
         other = _Function(other)
     found = Found()
@@ -65,15 +66,18 @@ def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., An
         wanted = _ends(model, batch, subject.loss, effort.seed, exact, inventory(model))
         theirs = held if isinstance(other, _Function) else inventory(other)
         as_it_is = own(theirs, subject.batch)
-        ends = _ends(other, subject.batch, subject.loss, effort.seed, as_it_is, theirs)
+        ends = _ends(
+            other, subject.batch, subject.loss, effort.seed, as_it_is, theirs, wanted.outputs
+        )
     except DepthgaugeError as error:
+        note["not_compared"] = str(error)
         found.missing = dict.fromkeys(ERRORS, str(error))
         return found
     note["output_error"] = _distances(ends.outputs, wanted.outputs)
     note["input_gradient_error"] = _distances(ends.inputs, wanted.inputs)
     note["parameter_gradient_error"] = _distances(ends.parameters, wanted.parameters)
     note["unmatched_parameters"] = sorted(ends.parameters.keys() ^ wanted.parameters.keys())
-    if why := _states(subject, other, found, note):
+    if why := _states(subject, effort, other, found, note):
         note["compared"] = f"outputs and gradients only: {why}"
         found.missing |= dict.fromkeys(ERRORS, note["compared"])
     else:
@@ -81,13 +85,15 @@ def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., An
     return found
 
 
-def _states(subject: Subject, other: nn.Module, found: Found, note: dict[str, Any]) -> str:
+def _states(
+    subject: Subject, effort: Effort, other: nn.Module, found: Found, note: dict[str, Any]
+) -> str:
     """``""`` and the errors at states, or why these are not compared."""
     if isinstance(other, _Function):
         return "a function has no modules whose states could be followed"
     if unwrapped(other)[1]:
         return "compiled code has no states that a hook sees"
-    runs = Runs(subject)
+    runs = Runs(subject, effort)
     reference = runs.of(arithmetic_named("float64"))
     seen = runs.of(own(inventory(other), subject.batch), model=other)
     if reference is None or seen is None:
@@ -114,8 +120,10 @@ def _ends(
     seed: int,
     arithmetic: Arithmetic,
     held: Inventory,
+    expected: Mapping[str, Tensor] | None = None,
 ) -> _Ends:
-    """One pass as the model runs by itself: nothing recorded, nothing uncompiled."""
+    """One pass as the model runs by itself: nothing recorded, nothing uncompiled. Raises ModelError
+    where it raises, or where its outputs are not as ``expected``."""
     leaves: list[Tensor] = []
 
     def given(x: Tensor) -> Tensor:
@@ -130,7 +138,10 @@ def _ends(
         try:
             with arithmetic.around(model):
                 output = call(model, mapped(batch, given))
-                outputs = {n: t for n, t in tensors(output) if t.is_floating_point()}
+                floating = ((n, t) for n, t in tensors(output) if t.is_floating_point())
+                outputs = {n or "output": t for n, t in floating}
+                if expected and (why := _other_outputs(outputs, expected)):
+                    raise ModelError(f"{_name(model)}: {why}")
                 if loss is None:
                     total = _along(list(outputs.values()), seed)
                 else:
@@ -146,7 +157,23 @@ def _ends(
     inputs = {n: g for n, g in zip(names, back, strict=False) if g is not None}
     pairs = zip(named, back[len(leaves) :], strict=True)
     parameters = {name: dense(g) for (name, _), g in pairs if g is not None}
-    return _Ends({n or "output": t.detach() for n, t in outputs.items()}, inputs, parameters)
+    return _Ends({n: t.detach() for n, t in outputs.items()}, inputs, parameters)
+
+
+def _other_outputs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """``""``, or why nothing of the outputs, or one of them, can be compared with those expected:
+    there is none, none of the name, or one of another shape."""
+    if not found:
+        return "it returned no tensor of floating-point numbers"
+    if not found.keys() & expected.keys():
+        names, others = (", ".join(map(repr, each)) for each in (found, expected))
+        return f"the outputs are called {names}, expected {others}; return them in the same form"
+    for name in (name for name in found if name in expected):
+        shape, wanted = (tuple(each[name].shape) for each in (found, expected))
+        if shape != wanted:
+            at = "" if name == "output" else f" at '{name}'"
+            return f"the outputs have shape {shape}{at}, expected {wanted}"
+    return ""
 
 
 def _name(model: nn.Module) -> str:
@@ -169,7 +196,7 @@ def _along(outputs: list[Tensor], seed: int) -> Tensor:
 
 
 def _distances(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
-    """Relative distances by name, of what both have in one shape."""
+    """Relative distances by name, of what both have in one shape: a gradient may have another."""
     return {
         name: relative_distance(x, wanted[name])
         for name, x in found.items()

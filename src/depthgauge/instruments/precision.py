@@ -63,7 +63,8 @@ def precision(
     """Errors, head-room, flushed gradients and lost updates of the subject in ``arithmetic``.
 
     Without one it is ``effort.arithmetic``, or the model's own. ``updates``: what is added to each
-    parameter, by name; without them that of ``effort.step``.
+    parameter, by name; without them that of ``effort.step``. The time is looked at between runs;
+    what the runs left out were for is missing, with that reason.
     """
     held = inventory(subject.model)
     chosen = arithmetic
@@ -71,7 +72,7 @@ def precision(
         chosen = own(held, subject.batch)
         if isinstance(effort.arithmetic, str):
             chosen = meant(effort.arithmetic, held, subject.batch)
-    runs = Runs(subject, products=chosen.rounds_factors)
+    runs = Runs(subject, effort, products=chosen.rounds_factors)
     reference = runs.of(arithmetic_named("float64"))
     places = places_of(reference) if reference else []
     intended = runs.of(chosen, keep=frozenset(filter(None, places)))
@@ -96,6 +97,10 @@ def precision(
         found.missing = dict.fromkeys(PRECISION, runs.why["float64"])
         return found
     kept = Kept(widest, narrow_run(runs, chosen, intended, widest))
+    if runs.late:  # which values are kept wider is not known
+        rest = (name for name in PRECISION if name not in found.columns)
+        found.missing |= dict.fromkeys(rest, runs.late)
+        return found
     headroom(subject, widest, kept, format, told, found, note)
     scaling(widest, told, note)
     note["lost_updates"] = {}

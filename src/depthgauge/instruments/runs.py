@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from depthgauge.errors import DepthgaugeError
 from depthgauge.instruments.arithmetic import Arithmetic, not_autocast
 from depthgauge.instruments.ranges import Place, Ranges, extent
-from depthgauge.instruments.subject import Subject
+from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.trace.backward import checkpointed, gradients
 from depthgauge.trace.inventory import inventory
@@ -36,11 +36,14 @@ class Ran:
 
 
 class Runs:
-    """Runs of a subject; ``why`` one of them could not be, by the arithmetic's name."""
+    """Runs of a subject; ``why`` one of them could not be, by the arithmetic's name; ``late``: what
+    ended them, where the budget of ``effort`` did."""
 
-    def __init__(self, subject: Subject, *, products: bool = False) -> None:
-        self.subject, self.products = subject, products
+    def __init__(self, subject: Subject, effort: Effort, *, products: bool = False) -> None:
+        self.subject, self.products, self._effort = subject, products, effort
         self.why: dict[str, str] = {}
+        self.late = ""
+        self._begun = 0
 
     def of(
         self,
@@ -54,6 +57,12 @@ class Runs:
         whose tensors are kept, should the states not be found."""
         subject, given = self.subject, model or self.subject.model
         ranges = None
+        if self._effort.spent:
+            runs = f"{self._begun} run{'s' * (self._begun != 1)} of the network"
+            self.late = self.late or self._effort.spent_after(runs)
+            self.why[arithmetic.name] = self.late
+            return None
+        self._begun += 1
         try:
             model, batch = arithmetic.prepared(given, inventory(given), subject.batch)
             ranges = Ranges(model, products=self.products, keep=keep)

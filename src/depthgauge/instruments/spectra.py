@@ -18,15 +18,15 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from depthgauge.errors import ModelError, NetworkError
-from depthgauge.instruments.jacobians import narrow
-from depthgauge.instruments.leading import Ends, ranks, subspace
+from depthgauge.instruments.jacobians import end, narrow
+from depthgauge.instruments.leading import Ends, Leading, ranks, subspace
 from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
 from depthgauge.network.chain import Chain
@@ -141,7 +141,7 @@ def blocks(subject: Subject, effort: Effort) -> Found:
             found.put("block_loss", row, ends[-1])
             vectors = found.vectors.setdefault("block_log_singular_values", {})
             vectors[row] = np.asarray(np.log(each).mean(axis=0), dtype=np.float64)
-    found.notes["blocks"] = {"examples": words or len(chosen)}
+    found.notes["blocks"] = {"examples": words or len(chosen), **end(chain, effort)}
     return found
 
 
@@ -162,32 +162,44 @@ def _leading_of_blocks(
     chain: Chain, rows: Sequence[int], chosen: Sequence[int], effort: Effort, found: Found
 ) -> None:
     """The leading singular values of each block that is too wide to follow as a whole."""
-    generator, changes = torch.Generator("cpu").manual_seed(effort.seed), []
-    logs: dict[int, FloatArray] = {}
+    generator = torch.Generator("cpu").manual_seed(effort.seed)
+    each: dict[int, Leading] = {}
     wide = _wide(chain, effort)
     try:
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
             block = Ends(Chain(chain.states[k - 1 : k + 1], chain.total), chosen)
-            logs[rows[k]], _, change = subspace(block, effort, generator)
-            changes.append(change)
+            each[rows[k]] = subspace(block, effort, generator)._replace(near=np.zeros(0))
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
         found.missing = dict.fromkeys(BLOCKS, f"{wide}, and cannot be pushed forward: {line}")
         return
-    for row, each in logs.items():
-        found.put("block_gain", row, float(np.exp(each[:, 0]).mean()))
-    found.vectors["block_log_singular_values"] = {row: np.mean(v, 0) for row, v in logs.items()}
-    rank = max(each.shape[1] for each in logs.values())
+    for row, lead in each.items():
+        found.put("block_gain", row, float(np.exp(lead.logs[:, 0]).mean()))
+    found.vectors["block_log_singular_values"] = {r: np.mean(v.logs, 0) for r, v in each.items()}
+    rank = max(lead.logs.shape[1] for lead in each.values())
     found.missing["block_loss"] = (
         f"{wide}; only the {rank} leading directions of a block are followed"
     )
     found.notes["blocks"] = {
         "examples": len(chosen),
+        **end(chain, effort),
         "directions": rank,
-        "iterations": effort.iterations,
-        "largest_change_of_a_logarithm": max(changes),
+        **_settled(list(each.values())),
     }
+
+
+def _settled(each: Sequence[Leading]) -> dict[str, Any]:
+    """How far the leading values have come, by the largest changes of ``Leading``."""
+    found: dict[str, Any] = {"iterations": max(lead.iterations for lead in each)}
+    for key, changes in (
+        ("largest_change_of_a_logarithm", [lead.change for lead in each]),
+        ("relative_change_of_the_largest", [math.expm1(lead.change_of_first) for lead in each]),
+    ):
+        found[key] = float(np.max(changes))
+        if math.isnan(found[key]) and found["iterations"] < 2:
+            found[f"{key}_reason"] = "one iteration, and none to compare it with"
+    return found
 
 
 def _leading(
@@ -205,13 +217,13 @@ def _leading(
         return
     found.vectors["log_singular_values"] = {rows[0]: lead.logs.mean(0)}
     found.notes["spectrum"] = {
-        "method": "subspace iteration from end to end, Lanczos quadrature across it",
+        "method": "block Krylov space or subspace iteration from end to end, Lanczos quadrature "
+        "across it",
         "examples": len(chosen),
         "directions": lead.logs.shape[1],
-        "until": len(chain),
+        **end(chain, effort),
         "of": ends.directions,
-        "iterations": effort.iterations,
-        "largest_change_of_a_logarithm": lead.change,
+        **_settled([lead]),
     }
     try:
         all_of = ranks(ends, lead, effort, generator)
@@ -267,7 +279,7 @@ def _exact(
         "method": "every direction: a graded QR decomposition, Jacobi rotations where it is steep",
         "examples": len(chosen),
         "directions": top.size,
-        "until": last,
+        **end(chain, effort),
         "from_end_to_end": {
             name: _spread([effective_ranks(logs)[key] for logs in each[0]])
             for key, name in _RANKS.items()
@@ -281,9 +293,12 @@ def _put_ranks(found: Found, row: int, logs: Sequence[FloatArray]) -> None:
         found.put(name, row, float(np.mean([rank[key] for rank in ranks])))
 
 
-def _spread(values: Sequence[float] | FloatArray) -> dict[str, float]:
+def _spread(values: Sequence[float] | FloatArray) -> dict[str, Any]:
     mean = float(np.mean(values))
-    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    if len(values) < 2:
+        why = "one state, no spread"
+        return {"mean": mean, "standard_error": math.nan, "standard_error_reason": why, "n": 1}
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values)))
     return {"mean": mean, "standard_error": error, "n": len(values)}
 
 

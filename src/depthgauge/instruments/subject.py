@@ -109,10 +109,19 @@ class Effort:
     def check(self, done: int, total: int, parts: str = "blocks") -> None:
         """Raises BudgetSpentError when the time is over, ``done`` of ``total`` parts behind."""
         if self.spent:
-            raise BudgetSpentError(
-                f"its share of the budget of {self.budget:g} seconds was spent after {done} of "
-                f"{total} {parts}"
-            )
+            raise BudgetSpentError(self.spent_after(f"{done} of {total} {parts}"))
+
+    def spent_after(self, done: str) -> str:
+        """What is said where the time ended after what was ``done``."""
+        return f"its share of the budget of {self.budget:g} seconds was spent after {done}"
+
+    @property
+    def spent_before(self) -> str:
+        """What is said where nothing was left to begin with."""
+        return (
+            f"the budget of {self.budget:g} seconds was spent by the pass and the instruments "
+            f"before it"
+        )
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def updates(subject: Subject, effort: Effort) -> Found:
     if why := check(step, parameters):
         raise SpecificationError(why)
     if not parameters:
-        found.missing = dict.fromkeys(UPDATES, "the module has no parameters")
+        found.missing = dict.fromkeys(UPDATES, "the model has no parameters")
         return found
     if not any(p.requires_grad for p in parameters.values()):
         why = f"all {len(parameters)} parameters are frozen"

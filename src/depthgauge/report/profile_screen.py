@@ -340,10 +340,13 @@ def _place(block: int) -> str:
 
 def _error(profile: Profile, name: str) -> str:
     """`` ± `` and the standard error of the first value: over probes or the examples followed, the
-    larger one."""
+    larger one; of a block's gain what the last iterations changed at most."""
     if name == "apjn" and (found := profile.by_block("apjn_standard_error")):
         return _more(spread(found[1][0]).median)
     notes = profile.settings.get("instruments")
+    if name == "block_gain" and (found := profile.by_block(name)) and isinstance(notes, dict):
+        change = notes.get("blocks", {}).get("relative_change_of_the_largest") or 0.0
+        return _more(change * spread(found[1][0]).median)
     spectrum = notes.get("spectrum", {}) if isinstance(notes, dict) else {}
     ends = spectrum.get("from_end_to_end", {})
     if name not in ends:

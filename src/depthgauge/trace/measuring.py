@@ -74,7 +74,9 @@ def measure_module(
     def found() -> Profile:
         traced = _measured(given, readings, quantities, wanted, notes, name)
         groups = (subjects(given, traced.passed, traced.analysis, traced.rows) for _ in seeds)
-        return deepened(traced.profile, groups, quantities, effort)
+        why = "the model has no parameters"
+        without = {} if traced.passed.held.parameters else {"stiffness": why, "updates": why}
+        return deepened(traced.profile, groups, quantities, effort, without)
 
     with quiet():
         return found()  # the graph is gone before there is a collection that would look through it
