@@ -16,7 +16,7 @@ from torch import Tensor
 
 from depthgauge.equation.nodes import Block
 from depthgauge.equation.text import to_text
-from depthgauge.trace.blocks import bare, folded, marks, unmarked
+from depthgauge.trace.blocks import bare, folded, unmarked
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
 from depthgauge.trace.paths import merges_between, states
@@ -68,7 +68,7 @@ class Track:
         """How many layers and learned numbers stand in more than one block."""
         uses: Counter[str] = Counter()
         for steps in self.blocks:
-            uses.update(set(marks([s.equation.marked for s in steps if s.equation])))
+            uses.update({mark for s in steps if s.equation for mark in s.equation.marks})
         return sum(times > 1 for times in uses.values())
 
     def equations(self, short: bool = False) -> list[tuple[int, str]]:
@@ -85,6 +85,8 @@ class Track:
     def _unit(self, start: int, unit: int, times: int) -> Block:
         """The steps that repeat as one block; what they share has a name if every time they do."""
         read = [s.equation for s in self.steps[start : start + unit * times] if s.equation]
+        if unit == 1 and all(e.block is read[0].block for e in read):
+            return read[0].block  # what stands twice in one step has its name there already
         rounds = [read[k : k + unit] for k in range(0, len(read), unit)]
         shared = {unmarked([e.marked for e in equations]) for equations in rounds}
         if len(shared) == 1:

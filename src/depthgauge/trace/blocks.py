@@ -194,20 +194,29 @@ def _mapped(marks: str, own: Mapping[int, int]) -> str:
     out = []
     for word in marks.split():
         role, colon, mark = word.rpartition(":")
-        number, dot, part = mark.partition(".")
-        out.append(f"{role}{colon}{own.get(int(number), int(number))}{dot}{part}")
+        out.append(f"{role}{colon}{owned(mark, own)}")
     return " ".join(out)
 
 
-def marks(blocks: Sequence[Block]) -> Counter[str]:
-    """How often each layer and learned number stands in marked blocks."""
-    return Counter(
+def owned(mark: str, own: Mapping[int, int]) -> str:
+    """A mark with the value that stands in its value's place."""
+    number, dot, part = mark.partition(".")
+    return f"{own.get(int(number), int(number))}{dot}{part}"
+
+
+def marks_of(block: Block) -> tuple[str, ...]:
+    """The layers and learned numbers that stand in a marked block, as often as they do."""
+    return tuple(
         word.rpartition(":")[2]
-        for block in blocks
         for node in walk(block)
         if isinstance(node, _MARKED)
         for word in node.name.split()
     )
+
+
+def marks(blocks: Sequence[Block]) -> Counter[str]:
+    """How often each layer and learned number stands in marked blocks."""
+    return Counter(mark for block in blocks for mark in marks_of(block))
 
 
 def unmarked(blocks: Sequence[Block]) -> Block:

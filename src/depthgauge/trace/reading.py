@@ -45,7 +45,9 @@ from depthgauge.trace.blocks import (
     filled,
     first,
     known,
+    marks_of,
     option_of,
+    owned,
     remarked,
     scaled,
     shared,
@@ -74,13 +76,25 @@ class Equation:
     """One block read back, the path of the module around it, and what in it was opaque.
 
     In ``marked`` every layer and learned number is called by the value that it is, in ``block`` by
-    a name of its own if it stands there twice.
+    a name of its own if it stands there twice. Of equations that read alike there is one ``first``
+    in which they are marked, and ``own`` gives this one's values in the places of the first's.
     """
 
     block: Block
-    marked: Block
+    first: Block
+    own: Mapping[int, int]
+    marks_of_first: tuple[str, ...]
     path: str
     opaque: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def marked(self) -> Block:
+        return remarked(self.first, self.own)
+
+    @property
+    def marks(self) -> list[str]:
+        """The layers and learned numbers in it, as often as they stand there."""
+        return [owned(mark, self.own) for mark in self.marks_of_first]
 
 
 @dataclass
@@ -123,7 +137,8 @@ class Reader:
         if known is None:
             marked = region.block()
             block = unmarked([marked])
-            known = self._known[key] = _Read(block, marked, tuple(region.opaque), path, learned)
+            known = _Read(block, marked, marks_of(marked), tuple(region.opaque), path, learned)
+            self._known[key] = known
         # A region that reads like an earlier one hides the same, in its own modules, and has its
         # own layers.
         first = known.path
@@ -134,7 +149,7 @@ class Reader:
             ]
         )
         own = dict(zip(known.learned, learned, strict=True))
-        return Equation(known.block, remarked(known.marked, own), path, here)
+        return Equation(known.block, known.marked, own, known.marks, path, here)
 
     def tensor(self, i: int) -> Tensor | None:
         return self.parameters.get(self.roles.values[i].path)
@@ -146,6 +161,7 @@ class _Read:
 
     block: Block
     marked: Block
+    marks: tuple[str, ...]
     opaque: tuple[tuple[str, str], ...]
     path: str
     learned: tuple[int, ...]
