@@ -851,8 +851,8 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
         "instruments",
         dict(instruments="rivrs"),
         "instruments names 'rivrs', expected one of fast, balanced, thorough, all, rivers, "
-        "quantiles, gates, branches, correlation, jacobian, directions, updates, precision, "
-        "stiffness, blocks, spectrum or a quantity (did you mean 'rivers'?)",
+        "quantiles, gates, branches, correlation, jacobian, directions, stiffness, blocks, "
+        "spectrum, updates, precision or a quantity (did you mean 'rivers'?)",
     ),
 ]
 
