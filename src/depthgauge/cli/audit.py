@@ -15,6 +15,7 @@ from depthgauge.cli.options import (
     Quiet,
     as_json,
     initialisers,
+    option,
     output,
     positive,
     say,
@@ -37,10 +38,6 @@ __all__ = ["audit"]
 _SHOWN, _LINES = 4, 3
 
 
-def _option(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
-
-
 def audit(
     target: Annotated[
         str,
@@ -49,20 +46,20 @@ def audit(
         ),
     ],
     recipe: Annotated[
-        str | None, _option("--recipe", "NAME", "Of 'depthgauge recipes' [which one is guessed].")
+        str | None, option("--recipe", "NAME", "Of 'depthgauge recipes' [which one is guessed].")
     ] = None,
     arg: Annotated[
-        list[str] | None, _option("--arg", "KEY=VALUE", "Of the callable; repeatable.")
+        list[str] | None, option("--arg", "KEY=VALUE", "Of the callable; repeatable.")
     ] = None,
     input: Annotated[
-        list[str] | None, _option("--input", "SPEC", '"float 8x3x32x32"; repeatable.')
+        list[str] | None, option("--input", "SPEC", '"float 8x3x32x32"; repeatable.')
     ] = None,
-    depth: Annotated[str | None, _option("--depth", "N", "Blocks of an equation [96].")] = None,
-    width: Annotated[str | None, _option("--width", "N", "Its width [64].")] = None,
+    depth: Annotated[str | None, option("--depth", "N", "Blocks of an equation [96].")] = None,
+    width: Annotated[str | None, option("--width", "N", "Its width [64].")] = None,
     init: Annotated[
-        list[str] | None, _option("--init", "[NAME=]SPEC", "Its weights [lecun]; repeatable.")
+        list[str] | None, option("--init", "[NAME=]SPEC", "Its weights [lecun]; repeatable.")
     ] = None,
-    seed: Annotated[str | None, _option("--seed", "N", "Of the construction [0].")] = None,
+    seed: Annotated[str | None, option("--seed", "N", "Of the construction [0].")] = None,
     json: Json = False,
     quiet: Quiet = False,
     output_path: Output = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from depthgauge.cli.options import (
     as_json,
     initialisers,
     named,
+    option,
     output,
     positive,
     say,
@@ -32,38 +33,34 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 
-def _option(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
-
-
 def compare(
     target: Annotated[
         str,
         typer.Argument(metavar="TARGET", help="An equation in quotes, or path/file.py:callable."),
     ],
-    recipes: Annotated[str, _option("--recipes", "NAMES", "he,fixup,rezero: see recipes.")],
-    depth: Annotated[str | None, _option("--depth", "N", "Blocks of an equation [96].")] = None,
-    width: Annotated[str | None, _option("--width", "N", "Width of the state [64].")] = None,
-    batch: Annotated[str | None, _option("--batch", "N", "Examples [32].")] = None,
-    tokens: Annotated[str | None, _option("--tokens", "N", "Tokens, with attention [32].")] = None,
-    size: Annotated[str | None, _option("--size", "N", "Height and width, with conv [8].")] = None,
-    seed: Annotated[str | None, _option("--seed", "SEEDS", "0..4 or 0,3,5 [0..2].")] = None,
+    recipes: Annotated[str, option("--recipes", "NAMES", "he,fixup,rezero: see recipes.")],
+    depth: Annotated[str | None, option("--depth", "N", "Blocks of an equation [96].")] = None,
+    width: Annotated[str | None, option("--width", "N", "Width of the state [64].")] = None,
+    batch: Annotated[str | None, option("--batch", "N", "Examples [32].")] = None,
+    tokens: Annotated[str | None, option("--tokens", "N", "Tokens, with attention [32].")] = None,
+    size: Annotated[str | None, option("--size", "N", "Height and width, with conv [8].")] = None,
+    seed: Annotated[str | None, option("--seed", "SEEDS", "0..4 or 0,3,5 [0..2].")] = None,
     init: Annotated[
         list[str] | None,
-        _option("--init", "[NAME=]SPEC", "Of the network as given [lecun]; repeatable."),
+        option("--init", "[NAME=]SPEC", "Of the network as given [lecun]; repeatable."),
     ] = None,
     scalar: Annotated[
-        list[str] | None, _option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
+        list[str] | None, option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
     ] = None,
     depths: Annotated[
         str | None,
-        _option("--depths", "[NAME=]N,N", "Where the first step is taken [an eighth, ..., all]."),
+        option("--depths", "[NAME=]N,N", "Where the first step is taken [an eighth, ..., all]."),
     ] = None,
     arg: Annotated[
-        list[str] | None, _option("--arg", "KEY=VALUE", "Of the callable; repeatable.")
+        list[str] | None, option("--arg", "KEY=VALUE", "Of the callable; repeatable.")
     ] = None,
     input: Annotated[
-        list[str] | None, _option("--input", "SPEC", '"float 8x3x32x32"; repeatable.')
+        list[str] | None, option("--input", "SPEC", '"float 8x3x32x32"; repeatable.')
     ] = None,
     json: Json = False,
     quiet: Quiet = False,

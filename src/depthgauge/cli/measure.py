@@ -19,6 +19,7 @@ from depthgauge.cli.options import (
     as_json,
     initialisers,
     named,
+    option,
     output,
     say,
     screen,
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["measure"]
 
 
-def _option(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
-
-
 def measure(
     target: Annotated[
         str,
@@ -48,90 +45,90 @@ def measure(
             help="An equation in quotes, a file.toml, path/file.py:callable or module:callable.",
         ),
     ],
-    depth: Annotated[str | None, _option("--depth", "N", "Blocks [96].")] = None,
-    width: Annotated[str | None, _option("--width", "N", "Width of the state [64].")] = None,
-    batch: Annotated[str | None, _option("--batch", "N", "Examples [128].")] = None,
-    seed: Annotated[str | None, _option("--seed", "SEEDS", "7, 0..15 or 0,3,5 [0].")] = None,
+    depth: Annotated[str | None, option("--depth", "N", "Blocks [96].")] = None,
+    width: Annotated[str | None, option("--width", "N", "Width of the state [64].")] = None,
+    batch: Annotated[str | None, option("--batch", "N", "Examples [128].")] = None,
+    seed: Annotated[str | None, option("--seed", "SEEDS", "7, 0..15 or 0,3,5 [0].")] = None,
     init: Annotated[
         list[str] | None,
-        _option("--init", "[NAME=]SPEC", "he, W1=he, attention.o=zeros [lecun]; repeatable."),
+        option("--init", "[NAME=]SPEC", "he, W1=he, attention.o=zeros [lecun]; repeatable."),
     ] = None,
     scalar: Annotated[
-        list[str] | None, _option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
+        list[str] | None, option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
     ] = None,
     dtype: Annotated[
         str | None,
-        _option(
+        option(
             "--dtype",
             "NAME",
             "float64, float32, bfloat16, float16 [float32]; when compared also "
             "autocast-bfloat16, float8_e4m3 and others.",
         ),
     ] = None,
-    device: Annotated[str | None, _option("--device", "NAME", "cpu, cuda:0 [cpu].")] = None,
-    tokens: Annotated[str | None, _option("--tokens", "N", "Tokens, with attention [32].")] = None,
-    size: Annotated[str | None, _option("--size", "N", "Height and width, with conv [8].")] = None,
+    device: Annotated[str | None, option("--device", "NAME", "cpu, cuda:0 [cpu].")] = None,
+    tokens: Annotated[str | None, option("--tokens", "N", "Tokens, with attention [32].")] = None,
+    size: Annotated[str | None, option("--size", "N", "Height and width, with conv [8].")] = None,
     draws: Annotated[
-        str | None, _option("--draws", "ORDER", "keyed or sequential-pcg64 [keyed].")
+        str | None, option("--draws", "ORDER", "keyed or sequential-pcg64 [keyed].")
     ] = None,
     instruments: Annotated[
         str | None,
-        _option(
+        option(
             "--instruments", "NAMES", "fast, balanced, thorough, or names of instruments [fast]."
         ),
     ] = None,
     probes: Annotated[
-        str | None, _option("--probes", "N", "Random vectors an average is taken over [8].")
+        str | None, option("--probes", "N", "Random vectors an average is taken over [8].")
     ] = None,
     examples: Annotated[
-        str | None, _option("--examples", "N", "Examples whose spectrum is taken [2].")
+        str | None, option("--examples", "N", "Examples whose spectrum is taken [2].")
     ] = None,
     until: Annotated[
-        str | None, _option("--until", "N", "The state that Jacobians end at [the last].")
+        str | None, option("--until", "N", "The state that Jacobians end at [the last].")
     ] = None,
     rank: Annotated[
-        str | None, _option("--rank", "N", "Leading directions of a wide state [16].")
+        str | None, option("--rank", "N", "Leading directions of a wide state [16].")
     ] = None,
     budget: Annotated[
-        str | None, _option("--budget", "SECONDS", "No instrument goes on after them [no end].")
+        str | None, option("--budget", "SECONDS", "No instrument goes on after them [no end].")
     ] = None,
     optimizer: Annotated[
-        str | None, _option("--optimizer", "NAME", "sgd, momentum, nesterov, adam, adamw [sgd].")
+        str | None, option("--optimizer", "NAME", "sgd, momentum, nesterov, adam, adamw [sgd].")
     ] = None,
     lr: Annotated[
-        str | None, _option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")
+        str | None, option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")
     ] = None,
     against: Annotated[
         str | None,
-        _option("--against", "float64", "Compare the arithmetic --dtype names with float64."),
+        option("--against", "float64", "Compare the arithmetic --dtype names with float64."),
     ] = None,
     depths: Annotated[
         str | None,
-        _option("--depths", "[NAME=]N,N", "How one step's change grows: 4,16,64, layers=4,16."),
+        option("--depths", "[NAME=]N,N", "How one step's change grows: 4,16,64, layers=4,16."),
     ] = None,
     labels: Annotated[
-        str | None, _option("--labels", "NAME", "The part of the batch that is its labels.")
+        str | None, option("--labels", "NAME", "The part of the batch that is its labels.")
     ] = None,
     directions: Annotated[
-        str | None, _option("--directions", "FILE", "A .npy of (n,) or (k, n) numbers to follow.")
+        str | None, option("--directions", "FILE", "A .npy of (n,) or (k, n) numbers to follow.")
     ] = None,
     arg: Annotated[
         list[str] | None,
-        _option("--arg", "KEY=VALUE", "Of the callable: layers=4, name=gpt; repeatable."),
+        option("--arg", "KEY=VALUE", "Of the callable: layers=4, name=gpt; repeatable."),
     ] = None,
     input: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--input",
             "SPEC",
             '"float 8x3x32x32", "int 4x128 <50257" or "ids=int 4x128 <50257"; repeatable.',
         ),
     ] = None,
     include: Annotated[
-        str | None, _option("--include", "REGEX", "Only sites whose module name has it.")
+        str | None, option("--include", "REGEX", "Only sites whose module name has it.")
     ] = None,
     exclude: Annotated[
-        str | None, _option("--exclude", "REGEX", "No site whose module name has it.")
+        str | None, option("--exclude", "REGEX", "No site whose module name has it.")
     ] = None,
     json: Json = False,
     quiet: Quiet = False,

@@ -26,6 +26,7 @@ __all__ = [
     "as_json",
     "initialisers",
     "named",
+    "option",
     "output",
     "positive",
     "rate",
@@ -49,6 +50,11 @@ Output: TypeAlias = Annotated[
 Debug: TypeAlias = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", show_default=False)
 ]
+
+
+def option(name: str, metavar: str, text: str) -> Any:
+    """An option whose help says its default itself."""
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
 
 
 # ----------------------------------------------------------------------- what was given

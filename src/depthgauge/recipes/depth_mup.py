@@ -51,7 +51,7 @@ def depth_mup(base_width: int = 256, base_depth: int = 2, std: float = 0.02) -> 
             "k counts blocks, not residual branches",
             "it is derived for blocks of one layer; in deeper ones the first layer learns less and "
             "less with depth, which 'completep' is about",
-            "a factor 1/sqrt(depth) without the rates is 'inv-sqrt-l', not this",
+            "a factor 1/sqrt(depth) without the rates is 'inv-sqrtL', not this",
             "rates are Adam's; by gradient descent they do not change with depth",
         ),
         "Yang, Yu, Zhu and Hayou, arXiv 2310.02244; by the code of arXiv 2505.01618",
