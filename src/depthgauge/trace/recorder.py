@@ -1,8 +1,8 @@
 """Recording: every tensor function of a forward pass, with the module that called it.
 
-A function mode sees each call of a PyTorch function before and after it runs; two global module
-hooks keep the stack of modules. Nothing is stored on modules or parameters, and everything is gone
-when the ``with`` block ends. What no function made (a scripted block, a custom function in C++) is
+A function mode sees each call of a PyTorch function before and after it runs; while it lasts
+``Module.__call__`` keeps the stack of modules. Nothing is stored on modules or parameters, and
+everything is gone when the ``with`` block ends. What no function made (a scripted block, a custom function in C++) is
 found again along autograd's own graph.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from math import prod
-from threading import get_ident
+from threading import Lock, get_ident
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
 from depthgauge.trace.graph import GRAFTED, Call, Graph, Ref, Value
@@ -159,20 +158,14 @@ class Recorder(TorchFunctionMode):
         self._here = 0
         #: Calls with the ids of their modules and how many values there were.
         self._running: list[tuple[int, int, int]] = []
-        self._thread = get_ident()
         self._written: set[int] = set()  # values that were written over a tensor
-        self._handles: list[Any] = []
 
     # ------------------------------------------------------------------------ entering
 
     def __enter__(self) -> Recorder:
-        self._handles = [
-            module_hooks.register_module_forward_pre_hook(self._enter),
-            module_hooks.register_module_forward_hook(self._leave),
-        ]
-        self._thread = get_ident()
         if self._watcher is not None:
             self._watcher.begin(self.graph)
+        _begin(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -180,8 +173,7 @@ class Recorder(TorchFunctionMode):
         try:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
-            for handle in self._handles:
-                handle.remove()
+            _end(self)
 
     @property
     def where(self) -> Call:
@@ -193,9 +185,8 @@ class Recorder(TorchFunctionMode):
         """Whether a function has written over a tensor."""
         return bool(self._written)
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        if get_ident() != self._thread:  # another thread's model: these hooks are everybody's
-            return
+    def enter(self, module: nn.Module) -> None:
+        """``module`` is about to run."""
         number = id(module)
         self.called.add(number)
         path = self._paths.get(number)
@@ -206,9 +197,8 @@ class Recorder(TorchFunctionMode):
         self._here = len(calls) - 1
         self._running.append((self._here, number, len(self._values)))
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if get_ident() != self._thread:
-            return
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """``module`` has run."""
         here, first, number = self._here, 0, id(module)
         while self._running:  # a module whose exception the model has caught never left
             here, left, first = self._running.pop()
@@ -607,6 +597,44 @@ class Recorder(TorchFunctionMode):
     def _floats(self, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[int, Tensor]]:
         given = [*args, *kwargs.values()] if kwargs else args
         return [(self.find(a), a) for a in given if isinstance(a, Tensor) and a.is_floating_point()]
+
+
+#: Recorders at work by thread, and what ``Module.__call__`` was before the first of them.
+_RECORDING: Final[dict[int, tuple[Recorder, ...]]] = {}
+_CALL: Final[list[Callable[..., Any]]] = [nn.Module.__call__]
+_LOCK: Final = Lock()
+
+
+def _begin(recorder: Recorder) -> None:
+    thread = get_ident()
+    with _LOCK:
+        if not _RECORDING:
+            _CALL[0] = nn.Module.__call__
+            nn.Module.__call__ = _called
+        _RECORDING[thread] = (*_RECORDING.get(thread, ()), recorder)
+
+
+def _end(recorder: Recorder) -> None:
+    thread = get_ident()
+    with _LOCK:
+        _RECORDING[thread] = tuple(r for r in _RECORDING[thread] if r is not recorder)
+        if not _RECORDING[thread]:
+            del _RECORDING[thread]
+        if not _RECORDING:
+            nn.Module.__call__ = _CALL[0]
+
+
+def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """``Module.__call__`` while a recorder is at work: hooks on all modules cost twice as much."""
+    recorders = _RECORDING.get(get_ident())
+    if recorders is None:  # another thread's model
+        return _CALL[0](module, *args, **kwargs)
+    for recorder in recorders:
+        recorder.enter(module)
+    output = _CALL[0](module, *args, **kwargs)
+    for recorder in recorders:
+        recorder.leave(module, args, output)
+    return output
 
 
 def _manner(function: Any) -> _Manner:

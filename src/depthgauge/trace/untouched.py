@@ -12,6 +12,8 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, filterfalse
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -41,13 +43,11 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     """
     modules = [m for _, m in held.modules if not isinstance(m, torch.jit.ScriptModule)]
     # PyTorch's own layers keep nothing but parameters, buffers and hooks; others may keep anything.
-    own = [m.__dict__ for m in modules if type(m).__module__.startswith("torch.nn.modules")]
-    others = [m.__dict__ for m in modules if not type(m).__module__.startswith("torch.nn.modules")]
-    names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of thousands of modules, a few
-    before = [
-        (now, names.setdefault(keys := tuple(now), keys), tuple(now.values()))
-        for now in (*own, *others)
-    ]
+    own, others = [], []
+    for m in modules:
+        (own if type(m).__module__.startswith("torch.nn.modules") else others).append(m.__dict__)
+    tables = own + others
+    before = [now.copy() for now in tables]
     containers, empty = _tables(own)
     loose: list[Any] = []
     for now in others:
@@ -65,16 +65,11 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     try:
         yield saved
     finally:
-        for now, keys, values in before:
-            try:
-                kept = tuple(now.values()) == values and tuple(now) == keys
-            except Exception:  # as in ``_same``
-                kept = False
-            if not kept:
-                now.clear()
-                now.update(zip(keys, values, strict=True))
-        for table in empty:
-            if table:
+        if not _same(tables, before):  # all at once: of thousands of modules none has changed
+            for now, kept in zip(tables, before, strict=True):
+                _refill(now, kept)
+        if any(empty):
+            for table in empty:
                 table.clear()
         for container, content in containers:
             if content is not None or container:
@@ -101,15 +96,12 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
 
 def _tables(modules: list[dict[str, Any]]) -> tuple[list[tuple[Any, Any]], list[Any]]:
     """Copies of the tables in PyTorch's own layers that hold anything, and those that do not."""
-    filled: list[tuple[Any, Any]] = []
-    empty: list[Any] = []
-    for now in modules:
-        for name in _TABLES:
-            if part := now.get(name):
-                filled.append((part, part.copy()))
-            else:
-                empty.append(part)
-    return filled, empty
+    try:
+        rows = list(map(itemgetter(*_TABLES), modules))
+    except KeyError:  # a module unpickled from another version
+        rows = [tuple(now.get(name) for name in _TABLES) for now in modules]
+    every = list(chain.from_iterable(rows))
+    return [(part, part.copy()) for part in filter(None, every)], list(filterfalse(None, every))
 
 
 def _draws(part: Any) -> bool:
