@@ -2,8 +2,8 @@
 
 A function mode sees each call of a PyTorch function before and after it runs; while it lasts
 ``Module.__call__`` keeps the stack of modules. Nothing is stored on modules or parameters, and
-everything is gone when the ``with`` block ends. What no function made (a scripted block, a custom function in C++) is
-found again along autograd's own graph.
+everything is gone when the ``with`` block ends. What no function made (a scripted block, a custom
+function in C++) is found again along autograd's own graph.
 """
 
 from __future__ import annotations
@@ -610,7 +610,7 @@ def _begin(recorder: Recorder) -> None:
     with _LOCK:
         if not _RECORDING:
             _CALL[0] = nn.Module.__call__
-            nn.Module.__call__ = _called
+            nn.Module.__call__ = _called  # type: ignore[method-assign]
         _RECORDING[thread] = (*_RECORDING.get(thread, ()), recorder)
 
 
@@ -621,7 +621,7 @@ def _end(recorder: Recorder) -> None:
         if not _RECORDING[thread]:
             del _RECORDING[thread]
         if not _RECORDING:
-            nn.Module.__call__ = _CALL[0]
+            nn.Module.__call__ = _CALL[0]  # type: ignore[method-assign]
 
 
 def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -43,7 +43,8 @@ def untouched(held: Inventory) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
     """
     modules = [m for _, m in held.modules if not isinstance(m, torch.jit.ScriptModule)]
     # PyTorch's own layers keep nothing but parameters, buffers and hooks; others may keep anything.
-    own, others = [], []
+    own: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
     for m in modules:
         (own if type(m).__module__.startswith("torch.nn.modules") else others).append(m.__dict__)
     tables = own + others
