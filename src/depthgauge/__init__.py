@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from depthgauge.instruments.step import Step
     from depthgauge.instruments.subject import Effort
+    from depthgauge.integrations.monitor import Monitor
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
     from depthgauge.profile import Profile
@@ -51,6 +52,7 @@ _HOMES = {
     "EquationError": "depthgauge.errors",
     "MissingExtra": "depthgauge.errors",
     "ModelError": "depthgauge.errors",
+    "Monitor": "depthgauge.integrations.monitor",
     "Network": "depthgauge.network.spec",
     "NetworkError": "depthgauge.errors",
     "Profile": "depthgauge.profile",
@@ -86,6 +88,7 @@ __all__ = [
     "EquationError",
     "MissingExtra",
     "ModelError",
+    "Monitor",
     "Network",
     "NetworkError",
     "Profile",
