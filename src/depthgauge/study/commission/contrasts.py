@@ -1,0 +1,258 @@
+"""Gates that hold the network against others: one change at a time, other depths, a shallow plain
+control, a serious rival.
+
+They are read as the procedure asks. Every configuration stable at every depth: the test has not
+discriminated. A change breaks a bound: what it took away has earned its place. A change leaves every
+bound whole: what it took away has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from depthgauge.errors import DepthgaugeError, NetworkError
+from depthgauge.profile import Profile
+from depthgauge.recipes.apply import rewritten
+from depthgauge.study.ablation import Ablation, Varied, ablate
+from depthgauge.study.cases import Case, EquationCase, measured
+from depthgauge.study.commission.gated import Drawn, Gated, curves_of, table
+from depthgauge.study.commission.plain import plain_control
+from depthgauge.study.commission.plan import Plan
+from depthgauge.study.commission.transport import CHEAP, Bench, named
+from depthgauge.study.corridor import Corridor, Verdict
+
+__all__ = ["ablation", "depth", "rival", "shallow"]
+
+#: Instruments of every configuration.
+SEEN: Final = (*CHEAP, "spectrum")
+_DRAWN: Final = ("state_rms", "gradient_rms")
+#: A rival is better by more than this many decades of margin, or it is not.
+_BETTER: Final = 0.1
+
+
+class _Judged:
+    """The plan's bounds that can be judged by what these gates measure."""
+
+    def __init__(self, plan: Plan, profile: Profile) -> None:
+        self._plan, self._known = plan, set(profile.summary())
+        self.name = plan.corridor.name
+
+    def at(self, depth: int, dtype: str) -> Corridor:
+        bounds = self._plan.bounds(depth, dtype).bounds
+        return Corridor(tuple((n, b) for n, b in bounds if n in self._known), self.name)
+
+
+# ---------------------------------------------------------------------------------- ablation
+
+
+def ablations(plan: Plan, bench: Bench) -> dict[int, Ablation]:
+    """The changes at every depth."""
+    corridor = _Judged(plan, bench.wide)
+    changes = list(plan.vary) if plan.vary is not None else None
+    return {
+        depth: ablate(case, vary=changes, corridor=corridor, instruments=SEEN)
+        for depth, case in plan.cases.items()
+        if not depth_changes(changes, plan, depth)
+    }
+
+
+def depth_changes(changes: Sequence[str] | None, plan: Plan, depth: int) -> bool:
+    """Whether a change of the ablation is one of depth, which only the full depth can be asked."""
+    named_ = any(str(change).startswith(f"{plan.axis}=") for change in changes or ())
+    return named_ and depth != plan.depths[-1]
+
+
+def ablation(plan: Plan, bench: Bench) -> Gated:
+    """Which single feature the network owes its health to, or its failure."""
+    if isinstance(plan.vary, tuple) and not plan.vary:
+        return Gated("not_measured", "no change was named for this ablation")
+    found = bench.ablations
+    full = found[plan.depths[-1]]
+    curves: list[Drawn] = []
+    for at, one in found.items():
+        for row in one.rows:
+            if row.profile is not None:
+                curves += curves_of(row.profile, named(at, row.change), _DRAWN)
+    tables = [_states(found), *(_effects(at, one) for at, one in found.items())]
+    refused = [f"{row.change}: {row.refused}" for row in full.rows if row.refused]
+    left = [f"{change} was left out: {why}" for change, why in full.left]
+    more: dict[str, Any] = {
+        "tables": tuple(tables),
+        "curves": tuple(curves),
+        "notes": (full.answer, *_lessons(full), *refused, *left),
+    }
+    if full.verdict is None or full.verdict.state == "not_measured":
+        return Gated("not_measured", full.answer, **more)
+    if full.verdict.state == "fail":
+        return Gated("fail", full.answer, **more)
+    if not any(remedy.breaks for remedy in full.remedies):
+        return Gated("warn", full.answer, **more)
+    return Gated("pass", **more)
+
+
+def _lessons(found: Ablation) -> list[str]:
+    """What each change says of the feature that it changed."""
+    said = []
+    for remedy in found.remedies:
+        if not remedy.single:
+            continue
+        if remedy.breaks:
+            said.append(
+                f"{remedy.change} breaks {', '.join(remedy.breaks)}: what it changes has earned its "
+                f"place at this depth"
+            )
+        elif remedy.whole:
+            said.append(
+                f"{remedy.change} leaves every bound whole (score {remedy.score:+.3g}): what it "
+                f"changes has not earned its place here"
+            )
+    return said
+
+
+def _states(found: dict[int, Ablation]) -> Any:
+    """Each configuration at each depth: its verdict and its smallest margin."""
+    rows: list[tuple[Any, ...]] = []
+    for at, one in found.items():
+        rows.append(("baseline", at, *_verdict(one.verdict)))
+        rows += [(row.change, at, *_row(row)) for row in one.rows]
+    columns = ("configuration", "depth", "state", "score", "reason")
+    return table("configurations", "Configurations over depth", columns, rows)
+
+
+def _row(row: Varied) -> tuple[str, float | None, str]:
+    if row.refused:
+        return "not_measured", None, row.refused
+    return _verdict(row.verdict)
+
+
+def _verdict(verdict: Verdict | None) -> tuple[str, float | None, str]:
+    if verdict is None:
+        return "not_measured", None, "the corridor bounds nothing here"
+    return verdict.state, verdict.score, verdict.reason
+
+
+def _effects(at: int, found: Ablation) -> Any:
+    """Every effect, the largest for its spread first."""
+    columns = (
+        "change", "quantity", "unit", "before", "after", "effect", "least", "largest", "n",
+    )  # fmt: skip
+    rows = [
+        (e.change, e.quantity, e.unit, e.before, e.after, e.median, e.low, e.high, e.n)
+        for e in found.ranked
+    ]
+    return table("ablation", f"Effects of single changes, depth {at}", columns, rows)
+
+
+# ------------------------------------------------------------------------------------- depth
+
+
+def depth(plan: Plan, bench: Bench) -> Gated:
+    """How each number grows, where it will break its bound, and whether the depths told the
+    configurations apart."""
+    if len(plan.depths) < 2:
+        return Gated("not_measured", "one depth was measured, and a law needs two")
+    swept = bench.laws
+    rows = [law.row for law in swept.laws]
+    made = table("laws", "Laws over depth", swept.columns, rows)
+    states = {
+        v.state
+        for one in bench.ablations.values()
+        for v in (one.verdict, *(row.verdict for row in one.rows))
+        if v is not None
+    }
+    told = "fail" in states
+    notes = [str(b) for b in swept.breaks]
+    soon = [b for b in swept.breaks if b.within(2 * plan.depths[-1])]
+    if not told:
+        deepest = plan.depths[-1]
+        why = (
+            f"the test did not discriminate: every configuration stays inside its bounds at every "
+            f"depth up to {deepest}"
+        )
+        return Gated("warn", why, tables=(made,), notes=(why, *notes))
+    if soon:
+        return Gated("warn", str(soon[0]), tables=(made,), notes=tuple(notes))
+    return Gated("pass", tables=(made,), notes=tuple(notes))
+
+
+# ------------------------------------------------------------------------- control and rival
+
+
+def shallow(plan: Plan, bench: Bench) -> Gated:
+    """A plain stack of few blocks, which must be fine: if it is not, the block or the bounds are
+    wrong, and depth is not to blame."""
+    case = plan.equation
+    if case is None:
+        return _shallow_code(plan)
+    network = case.specification.network
+    what, notes = f"plain control, {plan.shallow} blocks", ()
+    try:
+        control = plain_control(network, plan.shallow)
+    except NetworkError as error:
+        control, what = replace(network, depth=plan.shallow), f"{plan.shallow} blocks of its own"
+        notes = (f"the control is the same block, since {error}",)
+    held = EquationCase(replace(case.specification, network=control), what)
+    return _held(plan, held, (*notes, f"the control is {control.block}"))
+
+
+def _shallow_code(plan: Plan) -> Gated:
+    if len(plan.depths) < 2:
+        return Gated(
+            "not_measured",
+            "a model that code builds has a shallow control only where its depth is an argument",
+        )
+    first = plan.depths[0]
+    case = plan.cases[first]
+    return _held(plan, case)
+
+
+def _held(plan: Plan, case: Case, notes: tuple[str, ...] = ()) -> Gated:
+    (profile,) = measured([case], SEEN)
+    if isinstance(profile, DepthgaugeError):
+        return Gated("not_measured", str(profile))
+    verdict = _Judged(plan, profile).at(profile.depth, profile.dtype).judge(profile)
+    curves = tuple(curves_of(profile, named(profile.depth, case.name), _DRAWN))
+    if verdict.state in ("pass", "warn"):
+        return Gated("pass", "", verdict.judgements, curves=curves, notes=notes)
+    reason = f"the control is out of the corridor: {verdict.reason}"
+    return Gated(verdict.state, reason, verdict.judgements, curves=curves, notes=notes)
+
+
+def rival(plan: Plan, bench: Bench) -> Gated:
+    """The same block by a recipe that claims to do without what it has."""
+    case = plan.equation
+    if case is None:
+        return Gated("not_measured", "a rival is made of an equation; give one, or compare recipes")
+    other = case.specification.network
+    try:
+        made = rewritten(other, plan.rival)
+    except DepthgaugeError as error:
+        return Gated("not_measured", f"{plan.rival} does not cover this block: {error}")
+    against = EquationCase(replace(case.specification, network=made.network), plan.rival)
+    profiles = measured([case, against], SEEN)
+    rows, verdicts, curves = [], [], []
+    for one, profile in zip((case, against), profiles, strict=True):
+        if isinstance(profile, DepthgaugeError):
+            return Gated("not_measured", f"{one.name}: {profile}")
+        verdict = _Judged(plan, profile).at(profile.depth, profile.dtype).judge(profile)
+        verdicts.append(verdict)
+        rows += [
+            (one.name, j.name, j.median, j.low, j.high, j.n, j.margin) for j in verdict.judgements
+        ]
+        curves += curves_of(profile, named(profile.depth, one.name), _DRAWN)
+    columns = ("configuration", "summary", "median", "least", "largest", "n", "margin")
+    title = f"Against {plan.rival}"
+    more: dict[str, Any] = {
+        "tables": (table("rival", title, columns, rows),),
+        "curves": tuple(curves),
+        "notes": made.changes,
+    }
+    own, its = ((v.score if v.score is not None else float("-inf")) for v in verdicts)
+    said = f"smallest margin {own:+.3g} decades, {plan.rival} {its:+.3g}"
+    if its > own + _BETTER:
+        state = "fail" if own < 0 <= its else "warn"
+        return Gated(state, f"{plan.rival} is further inside: {said}", **more)
+    more["notes"] = (said, *more["notes"])
+    return Gated("pass", "", **more)

@@ -1,0 +1,145 @@
+"""What a commission will do, decided before anything is measured.
+
+The plan is part of the record: a commission that is resumed goes on only if every line of it is the
+same, and then ends with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+from depthgauge.equation.count import count
+from depthgauge.errors import SpecificationError
+from depthgauge.instruments.step import Step
+from depthgauge.network.spec import whole_number
+from depthgauge.study.builders import BuilderCase
+from depthgauge.study.cases import Case, EquationCase
+from depthgauge.study.changes import Change
+from depthgauge.study.corridor import Corridor
+from depthgauge.study.corridors import NamedCorridor, corridor_named
+
+__all__ = ["DEPTHS", "RIVALS", "SHALLOW", "Plan", "planned"]
+
+#: Depths of the sweep, where neither the specification nor the caller says.
+DEPTHS: Final = (12, 48, 96)
+#: Blocks of the shallow control.
+SHALLOW: Final = 8
+#: Recipes that a block may be measured against.
+RIVALS: Final = ("fixup", "orthogonal")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """``case`` at its full depth, the depths to measure it at (the last is its own), the corridor
+    with the specification's own bounds before it, the step whose update is measured, the rival's
+    recipe, the blocks of the shallow control, the changes of the ablation (None: the usual ones),
+    and what the depth is called where a builder makes the model (``""``: it has none)."""
+
+    case: Case
+    depths: tuple[int, ...]
+    corridor: NamedCorridor
+    step: Step
+    rival: str = "fixup"
+    shallow: int = SHALLOW
+    vary: tuple[str, ...] | None = None
+    axis: str = "depth"
+
+    @property
+    def equation(self) -> EquationCase | None:
+        return self.case if isinstance(self.case, EquationCase) else None
+
+    @cached_property
+    def cases(self) -> dict[int, Case]:
+        """The case at each depth; under its own depth it is the case itself."""
+        if not self.axis:
+            return dict.fromkeys(self.depths, self.case)
+        own = self.depths[-1]
+        return {
+            d: self.case if d == own else self.case.changed(Change(self.axis, str(d)))
+            for d in self.depths
+        }
+
+    def bounds(self, depth: int, dtype: str) -> Corridor:
+        """The corridor there: the specification's own bounds go before the named one's."""
+        found = dict(self.corridor.at(depth, dtype).bounds)
+        own = self.case.corridor
+        found |= dict(own.bounds) if own is not None else {}
+        return Corridor(tuple(found.items()), self.corridor.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that the numbers of the gates depend on and the subject does not say."""
+        step = self.step
+        return {
+            "depths": list(self.depths),
+            "corridor": self.corridor.name,
+            "bounds": {
+                f"{e.name}{f' ({e.where})' if e.where else ''}": e.bound.to_dict()
+                for e in self.corridor.entries
+            },
+            "own_bounds": self.case.corridor.to_dict() if self.case.corridor else {},
+            "optimizer": str(step.optimizer),
+            "lr": step.rate,
+            "rival": self.rival,
+            "shallow": self.shallow,
+            "vary": list(self.vary) if self.vary is not None else None,
+        }
+
+
+def planned(
+    case: Case,
+    *,
+    depths: tuple[int, ...] | None = None,
+    axis: str = "",
+    corridor: str | NamedCorridor | Corridor | Mapping[str, object] | None = None,
+    step: Step | None = None,
+    rival: str | None = None,
+    shallow: int | None = None,
+    vary: tuple[str, ...] | None = None,
+) -> Plan:
+    """The plan of a commission, what is not given filled in. Raises SpecificationError.
+
+    ``depths``: 12, 48 and 96 by default, those above the case's own depth left out and its own put
+    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch has two weight layers
+    or more, else orthogonal weights.
+    """
+    if isinstance(case, EquationCase):
+        own = case.specification.network.depth
+        axis = "depth"
+        wanted = tuple(sorted(set(depths or (d for d in DEPTHS if d < own))))
+        if wanted and wanted[-1] > own:
+            raise SpecificationError(
+                f"depths name {wanted[-1]}, and the network has {own} blocks; give depths up to "
+                f"its own, or commission it at the larger one"
+            )
+        wanted = (*(d for d in wanted if d < own), own)
+        counted = count(case.specification.network.block)
+        usual = "fixup" if counted.m and min(counted.m) > 1 and counted.has_skip else "orthogonal"
+    else:
+        wanted, usual = tuple(depths or ()), ""
+        if wanted and isinstance(case, BuilderCase):
+            case = case if axis in ("", None) else case.changed(Change(axis, str(wanted[-1])))
+    if rival is not None and rival not in RIVALS:
+        raise SpecificationError(f"rival is '{rival}', expected {' or '.join(RIVALS)}")
+    least = SHALLOW if shallow is None else whole_number(shallow)
+    if least is None or least < 1:
+        raise SpecificationError(
+            f"shallow is {shallow!r}, expected a whole number of blocks, at least 1"
+        )
+    return Plan(
+        case, wanted, _corridor(corridor), step or Step(), rival or usual, least, vary, axis
+    )
+
+
+def _corridor(given: Any) -> NamedCorridor:
+    if given is None:
+        return corridor_named("default")
+    if isinstance(given, NamedCorridor):
+        return given
+    if isinstance(given, Mapping):
+        given = Corridor.of(given)
+    if isinstance(given, Corridor):
+        return replace(NamedCorridor.of(given), name=given.name or "as given")
+    return corridor_named(given)

@@ -1,0 +1,313 @@
+"""Gates of what the network is and what goes through it: the block, both rivers, local gates,
+directions, precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from depthgauge.errors import DepthgaugeError
+from depthgauge.profile import Profile
+from depthgauge.study.cases import Case, EquationCase, measured
+from depthgauge.study.commission.gated import Drawn, Gated, curves_of, judged, table
+from depthgauge.study.commission.plan import Plan
+from depthgauge.study.corridor import Judgement
+from depthgauge.summaries import SUMMARIES, spread
+
+__all__ = ["GATES", "Bench", "block", "directions", "local_gates", "precision", "rivers"]
+
+#: What one pass shows, and at little cost beside it.
+CHEAP: Final = ("rivers", "quantiles", "gates", "branches", "correlation")
+#: The summaries that each gate judges.
+GATES: Final[dict[str, tuple[str, ...]]] = {
+    "rivers": (
+        "forward_end_rms", "forward_drift", "gradient_ratio", "gradient_drift",
+        "nonfinite_fraction", "state_max",
+    ),
+    "gates": ("live_derivative_fraction", "saturated_fraction", "dead_fraction"),
+    "directions": ("participation_share", "correlation"),
+    "precision": (
+        "headroom_float16_bits", "headroom_bfloat16_bits", "headroom_float8_e4m3_bits",
+        "headroom_float8_e5m2_bits", "underflow_headroom_bits",
+    ),
+    "first update": ("functional_update", "stiffness"),
+}  # fmt: skip
+assert {name for names in GATES.values() for name in names} == set(SUMMARIES)
+
+_RIVERS: Final = (
+    "state_rms", "state_max", "gradient_rms", "gradient_max", "branch_rms", "branch_to_stream",
+    "branch_stream_cosine",
+)  # fmt: skip
+_LOCAL: Final = (
+    "live_derivative_fraction", "saturated_fraction", "dead_fraction", "derivative_q05",
+    "derivative_q50", "derivative_q95",
+)  # fmt: skip
+_DIRECTIONS: Final = (
+    "effective_rank_participation", "effective_rank_entropy", "stable_rank",
+    "lost_direction_fraction", "apjn",
+)  # fmt: skip
+_PRECISION: Final = (
+    "relative_error_state", "relative_error_gradient", "flushed_gradient_fraction",
+    *GATES["precision"],
+)  # fmt: skip
+
+
+class Bench:
+    """What several gates look at, measured once: always the same networks together, so that a
+    commission that was interrupted finds the same numbers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    @cached_property
+    def sweep(self) -> dict[int, Profile]:
+        """The case at each depth, with what is cheap. Raises what the measurement raises."""
+        cases = self.plan.cases
+        found = measured(list(cases.values()), CHEAP)
+        out = {}
+        for depth, profile in zip(cases, found, strict=True):
+            if isinstance(profile, DepthgaugeError):
+                raise profile
+            out[depth] = profile
+        return out
+
+    @property
+    def full(self) -> Profile:
+        """At the depth that is commissioned."""
+        return self.sweep[self.plan.depths[-1]]
+
+    def judgements(self, profile: Profile, names: Iterable[str]) -> tuple[Judgement, ...]:
+        """The bounds on these summaries, held against the profile."""
+        wanted = set(names)
+        verdict = self.plan.bounds(profile.depth, profile.dtype).judge(profile)
+        return tuple(j for j in verdict.judgements if j.name in wanted)
+
+
+def named(depth: int, what: str = "baseline") -> str:
+    return f"{what}, depth {depth}"
+
+
+# --------------------------------------------------------------------------------- the block
+
+
+def block(plan: Plan, bench: Bench) -> Gated:
+    """What exactly is commissioned; a choice that nobody made is a warning."""
+    case = plan.case
+    if isinstance(case, EquationCase):
+        return _equation(plan, case)
+    profile = bench.full
+    rows = [("equation", line) for line in profile.equation.splitlines() or [""]]
+    rows += [(name, text) for name, text in case.factors.items()]
+    for stream in profile.streams:
+        rows.append((f"stream {stream['name']}", _stream(stream)))
+    missing = [
+        f"{path}: {reason}"
+        for word in ("not_called", "opaque", "fallback")
+        for path, reason in profile.coverage.get(word, ())
+    ]
+    missing += [f"{d['stream']}: {d['reason']}" for d in profile.disagreements]
+    made = table("block", "What was commissioned", ("part", "as measured"), rows)
+    if missing:
+        reason = f"the block is not known in full: {missing[0]}"
+        return Gated("warn", reason, tables=(made,), notes=tuple(missing))
+    return Gated("pass", tables=(made,))
+
+
+def _stream(stream: dict[str, object]) -> str:
+    return (
+        f"{stream['branches']} branches, {stream['placement']} norm, {stream['skip']} skip, "
+        f"{stream['states']} states"
+    )
+
+
+def _equation(plan: Plan, case: EquationCase) -> Gated:
+    network = case.specification.network
+    rows = [("equation", network.written), *case.factors.items()]
+    rows += [(f"init of {name}", text) for name, text in _inits(network)]
+    rows.append(("optimizer", f"{plan.step.optimizer}, learning rate {plan.step.rate:g}"))
+    left = _left_open(case, plan)
+    made = table("block", "What was commissioned", ("part", "as written"), rows)
+    if left:
+        return Gated("warn", f"left to a default: {', '.join(left)}", tables=(made,))
+    return Gated("pass", tables=(made,))
+
+
+def _inits(network) -> list[tuple[str, str]]:
+    from depthgauge.equation.text import to_text
+
+    return [(name, to_text(init)) for name, init in network.inits.items()]
+
+
+def _left_open(case: EquationCase, plan: Plan) -> list[str]:
+    """Choices that no one made, of those that decide."""
+    network = case.specification.network
+    chosen = network.chosen
+    left = []
+    if "default" not in chosen:
+        loose = [name for name in network.inits if name not in chosen]
+        if loose:
+            left.append(f"the initialisation of {', '.join(loose)}")
+    if plan.step.lr is None:
+        left.append("the learning rate")
+    return left
+
+
+# ------------------------------------------------------------------------------- both rivers
+
+
+def rivers(plan: Plan, bench: Bench) -> Gated:
+    """State and gradient from end to end at every depth; the full one is judged."""
+    curves: list[Drawn] = []
+    for depth, profile in bench.sweep.items():
+        curves += curves_of(profile, named(depth), _RIVERS)
+    return judged(
+        bench.judgements(bench.full, GATES["rivers"]),
+        "both rivers were measured",
+        tables=(_over_depths(bench, GATES["rivers"], "Both rivers over depth"),),
+        curves=tuple(curves),
+        notes=_where(bench.full),
+    )
+
+
+def _over_depths(bench: Bench, names: Sequence[str], title: str):
+    """Median, least and largest over seeds of each summary at each depth."""
+    rows = []
+    for depth, profile in bench.sweep.items():
+        summary = profile.summary()
+        for name in names:
+            if name in summary:
+                values = summary[name]
+                median, low, high = spread(values)
+                rows.append((depth, name, median, low, high, len(values)))
+    return table("summaries", title, ("depth", "summary", "median", "least", "largest", "n"), rows)
+
+
+def _where(profile: Profile) -> tuple[str, ...]:
+    """Where numbers stop being finite."""
+    notes = []
+    for k, seed in enumerate(profile.seeds):
+        if site := profile.first_nonfinite(k):
+            notes.append(f"seed {seed}: the state is not finite from {site.describe('on')}")
+        if site := profile.first_nonfinite_gradient(k):
+            notes.append(f"seed {seed}: the gradient is not finite from {site.describe('back')}")
+    return tuple(notes)
+
+
+def local_gates(plan: Plan, bench: Bench) -> Gated:
+    """What every activation lets through: alive, saturated, dead."""
+    curves: list[Drawn] = []
+    for depth, profile in bench.sweep.items():
+        curves += curves_of(profile, named(depth), _LOCAL)
+    if not curves:
+        return Gated("warn", "the network has no activation, so there is no gate to look at")
+    return judged(
+        bench.judgements(bench.full, GATES["gates"]),
+        "the gates were measured",
+        tables=(_over_depths(bench, GATES["gates"], "Gates over depth"),),
+        curves=tuple(curves),
+    )
+
+
+# -------------------------------------------------------------------------------- directions
+
+
+def directions(plan: Plan, bench: Bench) -> Gated:
+    """How many directions arrive, and whether inputs are still told apart."""
+    depth = plan.depths[-1]
+    profile = plan.cases[depth].measure(("correlation", "spectrum", "jacobian"))
+    curves = curves_of(profile, named(depth), _DIRECTIONS)
+    curves += _spectra(profile, named(depth))
+    for at, found in bench.sweep.items():
+        curves += curves_of(found, named(at), ("correlation", "token_correlation"))
+    return judged(
+        bench.judgements(profile, GATES["directions"]),
+        "the directions were measured",
+        curves=tuple(curves),
+        notes=_missing(profile, ("effective_rank_participation", "correlation")),
+    )
+
+
+def _spectra(profile: Profile, configuration: str) -> list[Drawn]:
+    """All logarithms of the Jacobian from each state to the last: values (B, K, N)."""
+    found = profile.vectors.get("log_singular_values", {})
+    by_size: dict[int, list[int]] = {}
+    for row, values in found.items():
+        by_size.setdefault(values.shape[1], []).append(row)
+    out = []
+    for rows in by_size.values():
+        blocks = np.array([profile.sites[row].block for row in rows], dtype=np.int64)
+        values = np.stack([found[row] for row in rows])
+        out.append(
+            Drawn(
+                configuration, profile.depth, "log_singular_values", blocks, values, profile.seeds
+            )
+        )
+    return out[:1]
+
+
+def _missing(profile: Profile, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{n} was not measured: {profile.why_not(n)}" for n in names if n not in profile)
+
+
+# --------------------------------------------------------------------------------- precision
+
+
+def precision(plan: Plan, bench: Bench) -> Gated:
+    """The arithmetic intended against float64: errors, room to overflow and underflow."""
+    depth = plan.depths[-1]
+    case: Case = plan.cases[depth]
+    profile = case.measure(("precision",))
+    note = profile.settings.get("instruments", {})
+    assert isinstance(note, dict)
+    said = note.get("precision", {})
+    first = [
+        f"{name.removeprefix('headroom_').removesuffix('_bits')}: {site}"
+        for name in GATES["precision"]
+        if (site := _first_without_room(profile, name))
+    ]
+    return judged(
+        bench.judgements(profile, GATES["precision"]),
+        f"{profile.dtype} was held against float64",
+        tables=(_extremes(profile),),
+        curves=tuple(curves_of(profile, named(depth), _PRECISION)),
+        notes=(*_missing(profile, ("relative_error_state",)), *first, *_text(said)),
+    )
+
+
+def _first_without_room(profile: Profile, name: str) -> str:
+    """The first site that has no room left in a format."""
+    if name not in profile.columns:
+        return ""
+    column = profile.columns[name]
+    for row, values in zip(column.rows, column.values, strict=True):
+        if values.min() < 0:
+            return f"no room from {profile.sites[row]} on ({values.min():.3g} binary digits)"
+    return ""
+
+
+def _extremes(profile: Profile):
+    """The worst of each quantity over sites, and where."""
+    rows = []
+    for name in _PRECISION:
+        if (column := profile.columns.get(name)) is None:
+            continue
+        worst_of = np.nanmin if name.endswith("bits") else np.nanmax
+        with np.errstate(all="ignore"):
+            if not np.isfinite(column.values).any():
+                continue
+            each = worst_of(np.where(np.isfinite(column.values), column.values, np.nan), axis=1)
+            place = int(np.nanargmin(each) if name.endswith("bits") else np.nanargmax(each))
+        rows.append((name, float(each[place]), str(profile.sites[column.rows[place]])))
+    return table(
+        "precision", f"{profile.dtype} against float64", ("quantity", "worst", "where"), rows
+    )
+
+
+def _text(said: object) -> tuple[str, ...]:
+    """What the instrument says in words: what is emulated, what was left out."""
+    if not isinstance(said, dict):
+        return ()
+    return tuple(f"{k}: {v}" for k, v in said.items() if isinstance(v, str) and " " in v)

@@ -1,0 +1,127 @@
+"""The gate of the first step: how far it moves the function, and whether the rate is too large."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from depthgauge.instruments.subject import Effort
+from depthgauge.profile import Profile
+from depthgauge.sites import Column
+from depthgauge.study.cases import EquationCase
+from depthgauge.study.classified import classified
+from depthgauge.study.commission.gated import Gated, curves_of, judged, table
+from depthgauge.study.commission.plan import Plan
+from depthgauge.study.commission.transport import GATES, Bench, named
+from depthgauge.trace.measuring import measure_module
+
+__all__ = ["first_update"]
+
+#: Examples of an equation's classes, at most: curvature is that of a batch.
+EXAMPLES: Final = 64
+_CURVES: Final = ("functional_update", "branch_update", "update_to_weight")
+
+
+def first_update(plan: Plan, bench: Bench) -> Gated:
+    """The step that the optimiser would take, on a loss that has a minimum."""
+    depth = plan.depths[-1]
+    profiles = _profiles(plan, depth)
+    whole = together(profiles)
+    return judged(
+        bench.judgements(whole, GATES["first update"]),
+        "the first update was measured",
+        tables=(_looks(profiles),),
+        curves=tuple(curves_of(whole, named(depth), _CURVES)),
+        notes=_notes(plan, profiles),
+    )
+
+
+def _profiles(plan: Plan, depth: int) -> list[Profile]:
+    case = plan.cases[depth]
+    asked = ("updates", "stiffness")
+    if not isinstance(case, EquationCase):
+        found = case.measure(asked, effort=Effort(step=plan.step, branches=1))
+        return [found]
+    given = case.specification
+    batch = given.batch if isinstance(given.batch, int) else len(given.batch)
+    out = []
+    for seed in case.seeds:
+        task = classified(given.network, seed, min(batch, EXAMPLES))
+        effort = Effort(step=plan.step, branches=1, iterations=1, seed=seed)
+        out.append(
+            measure_module(
+                task.module, task.batch, task.loss, seed=seed, instruments=asked, effort=effort,
+                name=case.name,
+            )
+        )  # fmt: skip
+    return out
+
+
+def together(profiles: Sequence[Profile]) -> Profile:
+    """Profiles of one network under several seeds as one with a seed axis."""
+    first = profiles[0]
+    if len(profiles) == 1:
+        return first
+    columns = {}
+    for name, column in first.columns.items():
+        each = [p.columns.get(name) for p in profiles]
+        if all(c is not None and c.rows == column.rows for c in each):
+            values = np.concatenate([c.values for c in each if c is not None], axis=1)
+            columns[name] = Column(column.rows, values)
+    return replace(
+        first,
+        seeds=tuple(s for p in profiles for s in p.seeds),
+        seed_axis=True,
+        columns=columns,
+        vectors={},
+    )
+
+
+def _note(profile: Profile) -> dict[str, Any]:
+    notes = profile.settings.get("instruments", {})
+    found = notes.get("stiffness", {}) if isinstance(notes, dict) else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _looks(profiles: Sequence[Profile]):
+    """The curvature at each look: over the limit, along the gradient, and whether it settled."""
+    rows = []
+    for profile in profiles:
+        for look, said in _note(profile).items():
+            if isinstance(said, dict) and "ratio" in said:
+                rows.append(
+                    (
+                        ", ".join(map(str, profile.seeds)),
+                        look,
+                        said.get("loss"),
+                        said["ratio"],
+                        said.get("largest_magnitude"),
+                        said.get("along_gradient"),
+                        bool(said.get("converged", False)),
+                    )
+                )
+    columns = (
+        "seeds", "look", "loss", "rate x curvature over its limit", "largest curvature",
+        "along the gradient", "settled",
+    )  # fmt: skip
+    return table("curvature", "Learning rate x curvature", columns, rows)
+
+
+def _notes(plan: Plan, profiles: Sequence[Profile]) -> tuple[str, ...]:
+    step = plan.step
+    notes = [f"the step is one of {step.optimizer} at a learning rate of {step.rate:g}"]
+    if plan.equation is not None:
+        notes.append(
+            f"the loss is cross-entropy over ten Gaussian classes, {profiles[0].batch} examples, "
+            f"behind a linear classifier; in training it will be another"
+        )
+    missing = {
+        f"{name} was not measured: {profile.why_not(name)}"
+        for profile in profiles
+        for name in GATES["first update"]
+        if name not in profile
+    }
+    return (*notes, *sorted(missing))
