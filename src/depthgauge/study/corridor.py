@@ -75,9 +75,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All judgements of one corridor."""
+    """All judgements of one corridor, with its name if it has one."""
 
     judgements: tuple[Judgement, ...]
+    name: str = ""
 
     @property
     def worst(self) -> Judgement | None:
@@ -107,7 +108,8 @@ class Verdict:
         return min((j.margin for j in self.judgements if j.state != "not_measured"), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"state": self.state, "reason": self.reason, "score": self.score}
+        out: dict[str, Any] = {"name": self.name} if self.name else {}
+        out |= {"state": self.state, "reason": self.reason, "score": self.score}
         if self.score is None:
             out["score_reason"] = "nothing was measured"
         elif math.isinf(self.score):
@@ -169,7 +171,7 @@ class Corridor:
         """Both, bound by bound: where they bound the same summary, this one's is taken."""
         own = dict(self.bounds)
         mixed = {**dict(other.bounds), **own}
-        name = " with bounds of its own over ".join(filter(None, (self.name, other.name)))
+        name = self.name or (f"{other.name}, with bounds of its own" if other.name else "")
         return Corridor(tuple(mixed.items()), name)
 
     def judge(self, profile: Profile) -> Verdict:
@@ -188,7 +190,7 @@ class Corridor:
                 if why or found is None
                 else _judge(name, bound, found, profile)
             )
-        return Verdict(tuple(judgements))
+        return Verdict(tuple(judgements), self.name)
 
 
 def _judge(name: str, bound: Bound, values: FloatArray, profile: Profile) -> Judgement:
