@@ -17,6 +17,7 @@ from depthgauge.summaries import spread
 from tests.factories import profile
 
 NAN, INF = math.nan, math.inf
+FORMATS = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 
 
 def test_every_summary_follows_its_formula() -> None:
@@ -27,9 +28,16 @@ def test_every_summary_follows_its_formula() -> None:
         "nonfinite_fraction": [0.0, 0.0, 0.25],
         "gradient_nonfinite_fraction": [0.5, 0.0, 0.0],
         "state_max": [3.0, 9.0, 5.0],
+        "effective_rank_participation": [16.0, 32.0, 64.0],
+        "functional_update": [9.0, 0.1, 0.2],
+        "stiffness": [8.0, 8.0, 0.5],
+        "correlation": [0.0, 0.3, 0.6],
+        **{f"headroom_{name}_bits": [9.0, -2.0, 5.0] for name in FORMATS},
+        "underflow_headroom_bits": [12.0, 11.0, 13.0],
     }
     made = profile((2.0, 0.5, 4.0), (3.0, 12.0, 1.5), extra=extra)
     expected = [4.0, 8.0, 2.0, 8.0, 0.4, 0.2, 0.05, 0.5, 9.0]
+    expected += [0.25, 0.2, 8.0, 0.6, *[-2.0] * 4, 11.0]
     assert list(made.summary()) == list(SUMMARIES)
     assert [float(v[0]) for v in made.summary().values()] == pytest.approx(expected, rel=1e-15)
 
@@ -51,6 +59,46 @@ def test_only_what_was_measured_is_summarised() -> None:
         partial = dataclasses.replace(made, columns=part)
         assert list(partial.summary()) == left
         assert partial.why_not("forward_drift") == "state_rms was measured at 2 of 3 blocks"
+
+
+def test_the_share_of_directions_is_of_those_there_could_be() -> None:
+    """Of a state of tokens or images they are more than its width, of a narrow end fewer."""
+    rank = {"effective_rank_participation": [16.0, 32.0, 64.0]}
+    for note, share in (({}, 0.25), ({"of": 16}, 1.0), ({"of": 1024}, 1 / 64)):
+        settings = {"instruments": {"spectrum": note}}
+        made = profile(extra=rank, settings=settings)
+        assert made.summary()["participation_share"].tolist() == [share]
+
+
+def test_jacobians_that_end_early_are_not_from_end_to_end() -> None:
+    rank = {"effective_rank_participation": [16.0, 32.0, 64.0]}
+    for until, there in ((2, True), (1, False)):
+        settings = {"instruments": {"spectrum": {"of": 64, "until": until}}}
+        made = profile(extra=rank, settings=settings)
+        assert ("participation_share" in made.summary()) == there
+    why = "the Jacobians lead to state 1, not to the last (2)"
+    assert made.why_not("participation_share") == why
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity", "at", "place"),
+    [
+        ("participation_share", "effective_rank_participation", 0, "the first state"),
+        ("functional_update", "functional_update", 2, "the last state"),
+        ("correlation", "correlation", 2, "the last state"),
+    ],
+)
+def test_what_is_taken_at_one_place_is_missing_without_it(
+    name: str, quantity: str, at: int, place: str
+) -> None:
+    made = profile(extra={quantity: [0.1, 0.2, 0.3]})
+    column = made.columns[quantity]
+    for keep, there in (([at], True), ([i for i in range(3) if i != at], False)):
+        rows = tuple(column.rows[i] for i in keep)
+        part = dataclasses.replace(column, rows=rows, values=column.values[keep])
+        some = dataclasses.replace(made, columns={**made.columns, quantity: part})
+        assert (name in some.summary()) == there
+    assert some.why_not(name) == f"{quantity} was not measured at {place}"
 
 
 @pytest.mark.parametrize(

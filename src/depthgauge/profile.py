@@ -131,7 +131,7 @@ class Profile:
         """Why a quantity or a summary is not in this profile: a sentence, never empty."""
         if name in self.not_measured:
             return self.not_measured[name]
-        if name in SUMMARIES and name not in QUANTITIES:
+        if name in SUMMARIES and (name not in QUANTITIES or name in self.columns):
             return why_incomplete(self, name)
         if name in QUANTITIES and not any(s.role in QUANTITIES[name].roles for s in self.sites):
             return f"there is no {' or '.join(QUANTITIES[name].roles)} site in this profile"

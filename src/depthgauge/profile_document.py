@@ -148,7 +148,7 @@ def _summary(profile: Profile) -> dict[str, Any]:
         median, low, high = spread(values)
         out[name] = {"value": median, "n": values.size, "min": low, "max": high}
         bad = np.flatnonzero(~np.isfinite(values))
-        if bad.size and (reason := why_not_finite(median)):
+        if bad.size and (reason := why_not_finite(median, name)):
             out[name]["value_reason"] = f"{reason} {profile.why_nonfinite(name, int(bad[0]))}"
             if values.size > 1:
                 out[name]["value_reason"] += f"; {bad.size} of {values.size} seeds"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from depthgauge.summaries import spread
+from depthgauge.summaries import has_loss, spread
 
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
@@ -30,7 +30,7 @@ def remarks(profile: Profile) -> list[str]:
     that are too long for the curvature. Of several seeds the notes are those of the first."""
     found = profile.settings.get("instruments")
     notes = found if isinstance(found, Mapping) else {}
-    trained = str(profile.settings.get("cotangent", "")).startswith("the gradient of")
+    trained = has_loss(profile)
     of_one = [*_precision(notes.get("precision", {})), *_parity(notes.get("parity", {}))]
     of_one += _until(notes)
     if trained:

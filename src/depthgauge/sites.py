@@ -16,9 +16,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["QUANTITIES", "VECTORS", "Column", "FloatArray", "Quantity", "Site"]
+__all__ = ["QUANTITIES", "VECTORS", "Column", "FloatArray", "Quantity", "Scale", "Site"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+Scale: TypeAlias = Literal["log", "linear", "bits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,14 @@ class Quantity:
     """A number's name, unit and definition; ``scale`` says how two of them are compared.
 
     ``"log"`` quantities are positive magnitudes whose differences are decades,
-    ``"linear"`` ones (shares, signed means) are subtracted.
+    ``"linear"`` ones (shares, signed means) are subtracted; ``"bits"``, of a summary, are
+    logarithms already, a bit being log10(2) decades.
     """
 
     name: str
     unit: str
     definition: str
-    scale: Literal["log", "linear"]
+    scale: Scale
     roles: tuple[str, ...]
 
 
@@ -84,7 +86,7 @@ _QUANTILE = (
 def _river(prefix: str, name: str, unit: str, nonfinite: str) -> list[Quantity]:
     """The eight statistics of one river; ``name`` is what flows in it."""
 
-    def of(suffix: str, text: str, scale: Literal["log", "linear"] = "log") -> Quantity:
+    def of(suffix: str, text: str, scale: Scale = "log") -> Quantity:
         return Quantity(f"{prefix}_{suffix}", unit, f"{name}: {text}", scale, ("state",))
 
     rms = f"the root of the mean square {_EVERY}; no mean is subtracted, so it is no deviation"

@@ -6,17 +6,26 @@ result is NaN where a value it uses is not a number, and inf where the state ove
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from depthgauge.sites import FloatArray, Quantity
+from depthgauge.sites import FloatArray, Quantity, Scale
 
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
 
-__all__ = ["DRIFT_FLOOR", "SUMMARIES", "Spread", "spread", "summarise", "why_incomplete"]
+__all__ = [
+    "DRIFT_FLOOR",
+    "SUMMARIES",
+    "Spread",
+    "has_loss",
+    "spread",
+    "summarise",
+    "why_incomplete",
+    "without_loss",
+]
 
 DRIFT_FLOOR = 1e-30
 """What a drift divides by when the smallest RMS is below it; a river whose RMS is below it at
@@ -59,16 +68,39 @@ def why_incomplete(profile: Profile, name: str) -> str:
         if source not in profile.columns:
             reason = profile.not_measured.get(source)
             return reason or f"it needs {source}, which no instrument measured"
+    if (end := _jacobians_end(profile)) < profile.depth and name == "participation_share":
+        return f"the Jacobians lead to state {end}, not to the last ({profile.depth})"
+    if name in _AT:
+        return f"{_SOURCES[name][0]} was not measured at {_AT[name]}"
     blocks = len(set(profile.blocks_of(_SOURCES[name][0])))
     return f"{_SOURCES[name][0]} was measured at {blocks} of {profile.depth + 1} blocks"
 
 
-def _end(profile: Profile) -> FloatArray | None:
-    river = profile.by_block("state_rms")
-    if river is None or river[0][-1] != profile.depth:
-        return None
-    end: FloatArray = river[1][-1]
-    return end
+def without_loss(profile: Profile, name: str) -> str:
+    """``""``, or why the size of this summary says nothing: what one step changes and how stiff the
+    problem is are scaled by the loss, and that of a random cotangent has no scale."""
+    if name not in _SCALED_BY_THE_LOSS or has_loss(profile):
+        return ""
+    return (
+        "no loss was given, and along a random cotangent its size says nothing; build a module "
+        "with the loss it trains on"
+    )
+
+
+def has_loss(profile: Profile) -> bool:
+    """Whether the gradient is that of a loss that was given, or is among the outputs."""
+    return str(profile.settings.get("cotangent", "")).startswith("the gradient of")
+
+
+def _at_last(name: str) -> Callable[[Profile], FloatArray | None]:
+    def at_last(profile: Profile) -> FloatArray | None:
+        river = profile.by_block(name)
+        if river is None or river[0][-1] != profile.depth:
+            return None
+        end: FloatArray = river[1][-1]
+        return end
+
+    return at_last
 
 
 def _drift(name: str) -> Callable[[Profile], FloatArray | None]:
@@ -91,6 +123,28 @@ def _gradient_ratio(profile: Profile) -> FloatArray | None:
     return ratio
 
 
+def _participation_share(profile: Profile) -> FloatArray | None:
+    river = profile.by_block("effective_rank_participation")
+    if river is None or river[0][0] != 0 or _jacobians_end(profile) < profile.depth:
+        return None
+    share: FloatArray = river[1][0] / _note(profile).get("of", profile.width)
+    return share
+
+
+def _note(profile: Profile) -> Mapping[str, Any]:
+    """What the spectrum says beside its columns."""
+    notes = profile.settings.get("instruments")
+    found = notes.get("spectrum") if isinstance(notes, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _jacobians_end(profile: Profile) -> int:
+    """The state that the Jacobians of the spectrum lead to."""
+    end = _note(profile).get("until", profile.depth)
+    assert isinstance(end, int)
+    return end
+
+
 def _over_sites(
     reduce: Callable[..., FloatArray], *names: str
 ) -> Callable[[Profile], FloatArray | None]:
@@ -104,8 +158,11 @@ def _over_sites(
     return over_sites
 
 
+_FORMATS: Final = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
+_HEADROOMS: Final = tuple(f"headroom_{name}_bits" for name in _FORMATS)
+
 _FORMULAS: dict[str, Callable[[Profile], FloatArray | None]] = {
-    "forward_end_rms": _end,
+    "forward_end_rms": _at_last("state_rms"),
     "forward_drift": _drift("state_rms"),
     "gradient_ratio": _gradient_ratio,
     "gradient_drift": _drift("gradient_rms"),
@@ -114,23 +171,35 @@ _FORMULAS: dict[str, Callable[[Profile], FloatArray | None]] = {
     "dead_fraction": _over_sites(np.max, "dead_fraction"),
     "nonfinite_fraction": _over_sites(np.max, "nonfinite_fraction", "gradient_nonfinite_fraction"),
     "state_max": _over_sites(np.max, "state_max"),
+    "participation_share": _participation_share,
+    "functional_update": _at_last("functional_update"),
+    "stiffness": _over_sites(np.max, "stiffness"),
+    "correlation": _at_last("correlation"),
+    **{name: _over_sites(np.min, name) for name in (*_HEADROOMS, "underflow_headroom_bits")},
 }
 
 _SOURCES: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in _FORMULAS},
     "forward_end_rms": ("state_rms",),
     "forward_drift": ("state_rms",),
     "gradient_ratio": ("gradient_rms",),
     "gradient_drift": ("gradient_rms",),
-    "live_derivative_fraction": ("live_derivative_fraction",),
-    "saturated_fraction": ("saturated_fraction",),
-    "dead_fraction": ("dead_fraction",),
-    "nonfinite_fraction": ("nonfinite_fraction",),
-    "state_max": ("state_max",),
+    "participation_share": ("effective_rank_participation",),
 }
 
+#: The one place that a summary is taken from.
+_AT: Final = {
+    "participation_share": "the first state",
+    "functional_update": "the last state",
+    "correlation": "the last state",
+}
 
-def _summary(name: str, unit: str, scale: Literal["log", "linear"], definition: str) -> Quantity:
-    role = "activation" if unit == "share" and name != "nonfinite_fraction" else "state"
+_SCALED_BY_THE_LOSS: Final = ("functional_update", "stiffness")
+_ACTIVATIONS: Final = ("live_derivative_fraction", "saturated_fraction", "dead_fraction")
+
+
+def _summary(name: str, unit: str, scale: Scale, definition: str) -> Quantity:
+    role = "activation" if name in _ACTIVATIONS else "state"
     return Quantity(name, unit, definition, scale, (role,))
 
 
@@ -171,8 +240,49 @@ SUMMARIES: dict[str, Quantity] = {
             "the largest over sites, of the state and, where it was measured, of the gradient",
         ),
         _summary("state_max", "state units", "log", "the largest magnitude at any state"),
+        _summary(
+            "participation_share",
+            "share",
+            "log",
+            "effective_rank_participation from the first state to the last, over the directions "
+            "there could be: the numbers of one example's state, the fewer of both ends",
+        ),
+        _summary(
+            "functional_update",
+            "ratio",
+            "log",
+            "the last state's change by one step of the optimiser, over its size before",
+        ),
+        _summary(
+            "stiffness",
+            "ratio",
+            "log",
+            "learning rate x largest curvature of the loss, over the limit of the optimiser",
+        ),
+        _summary(
+            "correlation",
+            "cosine",
+            "linear",
+            "the mean cosine between the last states of two different examples",
+        ),
+        *(
+            _summary(
+                f"headroom_{name}_bits",
+                "bits",
+                "bits",
+                f"log2({name}'s largest number / largest magnitude), the least over sites",
+            )
+            for name in _FORMATS
+        ),
+        _summary(
+            "underflow_headroom_bits",
+            "bits",
+            "bits",
+            "log2(RMS of the gradient / smallest normal number), the least over states",
+        ),
     )
 }
 """What a corridor may bound: name, unit, formula and scale of every summary."""
 
-assert list(SUMMARIES) == list(_FORMULAS) == list(_SOURCES)
+assert list(SUMMARIES) == list(_FORMULAS)
+assert set(SUMMARIES) == set(_SOURCES)

@@ -14,10 +14,10 @@ from tests.cli.command import Command
 HEAVY = ("torch", "numpy", "pandas", "pydantic", "rich", "matplotlib", "depthgauge.measurement")
 OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
-    "measure": "--against --arg --batch --budget --debug --depth --depths --device --directions "
-    "--draws --dtype --examples --exclude --help --include --init --input --instruments --json "
-    "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens "
-    "--until --width",
+    "measure": "--against --arg --batch --budget --corridor --debug --depth --depths --device "
+    "--directions --draws --dtype --examples --exclude --help --include --init --input "
+    "--instruments --json --labels --lr --optimizer --output --probes --quiet --rank --scalar "
+    "--seed --size --tokens --until --width",
     "recipes": "--debug --help --json",
     "audit": "--arg --debug --depth --help --init --input --json --output --quiet --recipe --seed "
     "--width",

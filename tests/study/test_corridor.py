@@ -167,6 +167,83 @@ def test_a_river_that_is_zero_everywhere_has_no_small_drift() -> None:
     assert one(Corridor.of(gradient_drift={"max": 3}).judge(constant)).state == "pass"
 
 
+BITS = "headroom_float16_bits"
+
+
+@pytest.mark.parametrize(
+    ("bits", "bound", "state", "margin"),
+    [
+        (8.0, {"min": 0}, "pass", 8 * math.log10(2)),
+        (0.0, {"min": 0, "warn": 0}, "pass", 0.0),
+        (1.0, {"min": 0, "warn": 0.31}, "warn", math.log10(2)),
+        (1.0, {"min": 0, "warn": 0.3}, "pass", math.log10(2)),
+        (-3.0, {"min": 0}, "fail", -3 * math.log10(2)),
+        (-3.0, {"min": -4}, "pass", math.log10(2)),
+        (5.0, {"min": 0, "max": 4}, "fail", -math.log10(2)),
+        (math.inf, {"min": 0}, "pass", math.inf),
+        (math.inf, {"max": 40}, "fail", -math.inf),
+        (-math.inf, {"min": 0}, "fail", -math.inf),
+        (NAN, {"min": 0}, "fail", -math.inf),
+        (NAN, {"max": 40}, "fail", -math.inf),
+    ],
+)
+def test_bits_are_logarithms_already(
+    bits: float, bound: dict[str, float], state: str, margin: float
+) -> None:
+    made = profile(extra={BITS: [40.0, 40.0, bits]} if bits != math.inf else {BITS: [bits] * 3})
+    judgement = one(Corridor.of({BITS: bound}).judge(made))
+    assert judgement.state == state
+    assert judgement.margin == pytest.approx(margin, abs=1e-12)
+
+
+def test_the_reason_of_bits_names_the_bound_that_is_near() -> None:
+    made = profile(extra={BITS: [40.0, 40.0, -3.0]})
+    low = one(Corridor.of({BITS: {"min": 0, "max": 60}}).judge(made))
+    assert low.reason == "-3 is 0.903 decades outside min 0"
+    high = one(Corridor.of({BITS: {"min": -99, "max": -4}}).judge(made))
+    assert high.reason == "-3 is 0.301 decades outside max -4"
+
+
+@pytest.mark.parametrize("name", ["functional_update", "stiffness"])
+def test_what_the_loss_scales_is_judged_where_there_is_a_loss(name: str) -> None:
+    column = {name: [0.5] * 3}
+    corridor = Corridor.of({name: {"max": 0.1}})
+    for cotangent, state in (
+        ("the gradient of the loss given", "fail"),
+        ("the gradient of the loss among the outputs", "fail"),
+        ("standard normal, divided by its RMS", "not_measured"),
+    ):
+        made = profile(extra=column, settings={"cotangent": cotangent})
+        judgement = one(corridor.judge(made))
+        assert judgement.state == state
+        assert name in made.summary()
+    assert judgement.reason.startswith("no loss was given, and along a random cotangent its size")
+    absent = one(corridor.judge(profile(not_measured={name: "not asked for"})))
+    assert (absent.state, absent.reason) == ("not_measured", "not asked for")
+
+
+def test_reason_and_source_of_a_bound_are_kept() -> None:
+    bound = {"max": 3.0, "reason": "it grows", "source": "a paper"}
+    corridor = Corridor.of(forward_drift=bound)
+    assert corridor.to_dict() == {"forward_drift": {**bound, "warn": 0.1}}
+    document = corridor.judge(profile()).to_dict()
+    assert document["judgements"][0]["bound"] == {**bound, "warn": 0.1}
+    with pytest.raises(SpecificationError, match="reason of a bound is 3; give text in quotes"):
+        Corridor.of(forward_drift={"max": 3, "reason": 3})
+
+
+def test_one_corridor_over_another_is_taken_bound_by_bound() -> None:
+    below = Corridor.of(forward_drift={"max": 3}, gradient_ratio={"max": 10})
+    above = Corridor.of(gradient_ratio={"max": 2}, state_max={"max": 9})
+    mixed = above.over(below)
+    assert mixed.to_dict() == {
+        **below.to_dict(),
+        **above.to_dict(),
+    }
+    assert dict(mixed.bounds)["gradient_ratio"].max == 2
+    assert dict(below.over(above).bounds)["gradient_ratio"].max == 10
+
+
 def test_the_worst_state_wins() -> None:
     made = profile((1.0, 2.0, 4.0), (3.0, 1.5, 1.0))
     passing, warning = {"forward_drift": {"max": 9}}, {"gradient_ratio": {"max": 3.1}}
@@ -243,13 +320,14 @@ def test_a_profile_carries_its_verdict() -> None:
     ("declared", "message"),
     [
         ({"forward_drfit": {"max": 3}}, "'forward_drfit' cannot be bounded \\(did you mean 'for"),
-        ({"state_rms": {"max": 3}}, "use one of forward_end_rms, forward_drift, gradient_ratio"),
+        ({"accuracy": {"max": 3}}, "use one of forward_end_rms, forward_drift, gradient_ratio"),
         ({"forward_drift": {"maxi": 3}}, "'maxi' is not part of the bound of forward_drift \\(did"),
         ({"forward_drift": 3.0}, r"the bound of forward_drift is 3.0; give a table"),
         ({"forward_drift": {}}, "forward_drift: a bound has neither min nor max"),
         ({"forward_drift": {"warn": 1.0}}, "forward_drift: a bound has neither min nor max"),
         ({"forward_drift": {"min": 3, "max": 2}}, "min 3 is larger than max 2"),
         ({"forward_drift": {"max": 0}}, "max of forward_drift is 0; give a positive number"),
+        ({"correlation": {"max": -0.5}}, "max of correlation is -0.5; give a cosine, 0 or more"),
         ({"gradient_ratio": {"min": -1}}, "min of gradient_ratio is -1; give a positive number"),
         ({"dead_fraction": {"max": -0.1}}, "max of dead_fraction is -0.1; give a share, 0 or more"),
         ({"forward_drift": {"max": math.nan}}, "max of a bound is nan; give a finite number"),

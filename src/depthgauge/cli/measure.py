@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from depthgauge.cli.code import Code, diverted
+from depthgauge.cli.equations import belong, given, specification_of, unreadable
 from depthgauge.cli.options import (
     Debug,
+    InCorridor,
     Json,
     Output,
     Quiet,
@@ -31,8 +31,9 @@ from depthgauge.trace.targets import is_code
 
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
-    from depthgauge.study.corridor import Verdict
-    from depthgauge.study.specification import Changes, Specification
+    from depthgauge.study.corridor import Corridor, Verdict
+    from depthgauge.study.corridors import NamedCorridor
+    from depthgauge.study.specification import Specification
 
 __all__ = ["measure"]
 
@@ -130,6 +131,7 @@ def measure(
     exclude: Annotated[
         str | None, option("--exclude", "REGEX", "No site whose module name has it.")
     ] = None,
+    corridor: InCorridor = None,
     json: Json = False,
     quiet: Quiet = False,
     output_path: Output = None,
@@ -140,8 +142,9 @@ def measure(
     The callable returns a module, (module, batch) or (module, batch, loss); its residual stream is
     found and printed as an equation.
 
-    An option replaces what a file.toml says. The exit status is 1 when the file declares a corridor
-    and the network is outside it (or could not be judged by it), else 0: overflow is a result.
+    An option replaces what a file.toml says. The exit status is 1 when there is a corridor, that of
+    --corridor under the bounds of the file's own, and the network is outside it (or could not be
+    judged by it), else 0: overflow is a result.
     """
     code = is_code(target) and not target.endswith(".toml")
     options = {
@@ -152,9 +155,14 @@ def measure(
         "--arg": arg, "--input": input, "--include": include, "--exclude": exclude,
         "--labels": labels,
     }  # fmt: skip
-    _belong(target, code, options, others)
+    belong(target, code, options, others)
     work = Work(probes, examples, until, rank, budget, optimizer, lr, depths, against, directions)
     work, dtype = work.compared(dtype, code)
+    within = None
+    if corridor is not None:
+        from depthgauge.study.corridors import corridor_named
+
+        within = corridor_named(corridor)
     if depths is not None and depth is not None:
         raise SpecificationError("--depth and --depths were both given; leave --depth out")
     if code:
@@ -173,8 +181,9 @@ def measure(
                 work,
             ),
             Screen(json, quiet, output_path),
+            within,
         )
-    if why := _unreadable(target):
+    if why := unreadable(target):
         raise TargetError(why)
     over = work.over
     if over is not None and over[0] != "depth":
@@ -199,17 +208,16 @@ def measure(
 
     from depthgauge.study.specification import Changes
 
-    specification = _specification(target, Changes(scalars, inits, _given(network), _given(run)))
+    specification = specification_of(target, Changes(scalars, inits, given(network), given(run)))
     with output(output_path) as write:
         profile = _measured(target, specification, quiet, work, from_file=device is None)
         if over is not None:
             profile = _over_depths(profile, specification, over[1], work)
-        corridor = specification.corridor
-        verdict = corridor.judge(profile) if corridor is not None else None
+        verdict = _judged(profile, within, specification.corridor, work)
         document = as_json(profile.to_dict(verdict)) if json or output_path else ""
         write(document)
     _show(profile, verdict, document, Screen(json, quiet, output_path))
-    return 0 if verdict is None or verdict.state in ("pass", "warn") else 1
+    return status(verdict)
 
 
 @dataclass(frozen=True)
@@ -221,14 +229,31 @@ class Screen:
     path: str | None
 
 
-def _module(code: Code, to: Screen) -> int:
-    """Measure the model that the code builds, and show it."""
+def _module(code: Code, to: Screen, within: NamedCorridor | None) -> int:
+    """Measure the model that the code builds, judge and show it."""
     with output(to.path) as write, diverted():
         profile = code.measured()
-        document = as_json(profile.to_dict()) if to.json or to.path else ""
+        verdict = _judged(profile, within, None, code.work)
+        document = as_json(profile.to_dict(verdict)) if to.json or to.path else ""
         write(document)
-    _show(profile, None, document, to)
-    return 0
+    _show(profile, verdict, document, to)
+    return status(verdict)
+
+
+def _judged(
+    profile: Profile, within: NamedCorridor | None, own: Corridor | None, work: Work
+) -> Verdict | None:
+    """By the corridor named, for this depth and the arithmetic meant, under the bounds of the
+    file's own."""
+    if within is not None:
+        held = within.at(profile.depth, work.arithmetic or profile.dtype)
+        own = held if own is None else own.over(held)
+    return None if own is None else own.judge(profile)
+
+
+def status(verdict: Verdict | None) -> int:
+    """0 in the corridor, or where there is none; else 1."""
+    return 0 if verdict is None or verdict.state in ("pass", "warn") else 1
 
 
 def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) -> None:
@@ -242,33 +267,6 @@ def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) 
         screen(lambda console: print_profile(profile, verdict, console))
 
 
-def _belong(target: str, code: bool, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-    """Refuse an option that is for the other kind of target."""
-    wrong = [name for name, value in (options if code else others).items() if value]
-    if wrong and code:
-        raise SpecificationError(
-            f"{wrong[0]} is for an equation, and '{target}' is Python code; give the callable its "
-            f"sizes with --arg KEY=VALUE and its data with --input"
-        )
-    if wrong:
-        raise SpecificationError(
-            f"{wrong[0]} is for Python code (path/file.py:callable), and the target is an equation "
-            f"or a specification; leave it out"
-        )
-
-
-def _unreadable(target: str) -> str:
-    """``""``, or why such a target is neither an equation nor a specification."""
-    if target.endswith(".toml"):
-        return ""
-    if re.search(r"[./\\]", target) and os.path.exists(target):
-        return (
-            f"'{target}' is a file or directory; give an equation, a specification.toml or "
-            f"path/file.py:callable"
-        )
-    return ""
-
-
 def _over_depths(
     profile: Profile, specification: Specification, depths: Sequence[int], work: Work
 ) -> Profile:
@@ -279,23 +277,6 @@ def _over_depths(
     effort = work.effort(profile.seeds[0])
     build = of_network(specification.network, min(batch, 32))
     return with_exponents(profile, build, depths, profile.seeds, effort)
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _specification(target: str, changes: Changes) -> Specification:
-    from depthgauge.network.spec import Network
-    from depthgauge.study.specification import Specification, parse_seed, read_specification
-
-    if target.endswith(".toml"):
-        return read_specification(target, changes)
-    run = dict(changes.run)
-    if "seed" in run:
-        run["seed"] = parse_seed(run["seed"])
-    network = Network(target, scalars=changes.scalars, init=changes.init, **changes.network)
-    return Specification(network, **run)
 
 
 def _measured(

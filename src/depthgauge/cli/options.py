@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Debug",
+    "InCorridor",
     "Json",
     "Output",
     "Quiet",
@@ -49,6 +50,15 @@ Output: TypeAlias = Annotated[
 ]
 Debug: TypeAlias = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", show_default=False)
+]
+InCorridor: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--corridor",
+        metavar="NAME|FILE",
+        help="Judge by it: default, transport, or a file.toml of yours.",
+        show_default=False,
+    ),
 ]
 
 

@@ -279,6 +279,7 @@ def _exact(
         "method": "every direction: a graded QR decomposition, Jacobi rotations where it is steep",
         "examples": len(chosen),
         "directions": top.size,
+        "of": min(top.size, chain.states[0].size),
         **end(chain, effort),
         "from_end_to_end": {
             name: _spread([effective_ranks(logs)[key] for logs in each[0]])

@@ -139,7 +139,8 @@ def profile_line(profile: Profile, verdict: Verdict | None = None) -> str:
         return "; ".join([measured, *nonfinite(profile), "no corridor was declared"])
     score = "" if verdict.score is None else f", smallest margin {verdict.score:+.3g} decades"
     reason = f" ({verdict.reason})" if verdict.reason else ""
-    return f"corridor: {_word(verdict.state)}{score}{reason}"
+    name = f" {verdict.name}" if verdict.name else ""
+    return f"corridor{name}: {_word(verdict.state)}{score}{reason}"
 
 
 def _word(state: str) -> str:

@@ -1,10 +1,8 @@
 """Declared bounds, and how far inside or outside them a profile lies.
 
-A margin is the distance to the nearest bound in decades, positive inside and negative outside:
-
-    margin = min(log10(max / value), log10(value / min))
-
-A yes or no throws away most of what a number at initialisation can tell; the margin keeps it.
+A margin is the distance to the nearest bound in decades, positive inside and negative outside
+(``depthgauge.study.bound``). A yes or no throws away most of what a number at initialisation can
+tell; the margin keeps it.
 Four states: pass, warn, fail and not measured; not measured is never pass.
 """
 
@@ -22,7 +20,8 @@ from depthgauge.jsonable import jsonable, why_not_finite
 from depthgauge.profile import SUMMARIES, Profile
 from depthgauge.profile_text import number
 from depthgauge.sites import FloatArray
-from depthgauge.summaries import DRIFT_FLOOR, spread
+from depthgauge.study.bound import KEYS, Bound, nearer, wrong_for
+from depthgauge.summaries import DRIFT_FLOOR, spread, without_loss
 
 __all__ = ["Bound", "Corridor", "Judgement", "State", "Verdict"]
 
@@ -30,37 +29,6 @@ State: TypeAlias = Literal["pass", "warn", "fail", "not_measured"]
 
 _WORST_FIRST: tuple[State, ...] = ("fail", "not_measured", "warn", "pass")
 _DRIFTS = ("forward_drift", "gradient_drift")
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The least and the largest value allowed (both are inside), at least one of them.
-
-    A value inside whose margin is below ``warn`` decades is a warning.
-    """
-
-    min: float | None = None
-    max: float | None = None
-    warn: float = 0.1
-
-    def __post_init__(self) -> None:
-        if sentence := _wrong_bound(self):
-            raise SpecificationError(sentence)
-        for name in ("min", "max", "warn"):  # 3 and 3.0 are one bound, and one record
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, float(value))
-
-    def margin(self, value: float) -> float:
-        """Decades to the nearest bound; -inf for what is not finite and for 0 under a ``min``."""
-        if not math.isfinite(value):
-            return -math.inf
-        above = math.inf if self.max is None else _decades(self.max, value)
-        below = math.inf if self.min is None else _decades(value, self.min)
-        return min(above, below)
-
-    def __str__(self) -> str:
-        parts = ("min", self.min), ("max", self.max)
-        return ", ".join(f"{name} {x:g}" for name, x in parts if x is not None)
 
 
 @dataclass(frozen=True)
@@ -90,8 +58,7 @@ class Judgement:
             out[name] = x
             if not math.isfinite(x):
                 out[f"{name}_reason"] = self._why_null(name, x)
-        bound = {"min": self.bound.min, "max": self.bound.max, "warn": self.bound.warn}
-        out["bound"] = {name: x for name, x in bound.items() if x is not None}
+        out["bound"] = self.bound.to_dict()
         out["reason"] = self.reason
         converted: dict[str, Any] = jsonable(out)
         return converted
@@ -100,7 +67,7 @@ class Judgement:
         if self.state == "not_measured":
             return "not measured"
         if name != "margin":
-            return why_not_finite(x)
+            return why_not_finite(x, self.name)
         if x > 0:
             return "infinitely far inside: no seed comes near a bound that a ratio can reach"
         return f"minus infinity: {self.reason}"
@@ -108,9 +75,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All judgements of one corridor."""
+    """All judgements of one corridor, with its name if it has one."""
 
     judgements: tuple[Judgement, ...]
+    name: str = ""
 
     @property
     def worst(self) -> Judgement | None:
@@ -140,7 +108,8 @@ class Verdict:
         return min((j.margin for j in self.judgements if j.state != "not_measured"), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"state": self.state, "reason": self.reason, "score": self.score}
+        out: dict[str, Any] = {"name": self.name} if self.name else {}
+        out |= {"state": self.state, "reason": self.reason, "score": self.score}
         if self.score is None:
             out["score_reason"] = "nothing was measured"
         elif math.isinf(self.score):
@@ -173,14 +142,16 @@ def _measured(j: Judgement) -> str:
 
 @dataclass(frozen=True)
 class Corridor:
-    """Bounds by summary name, judged in the order in which they were declared."""
+    """Bounds by summary name, judged in the order in which they were declared; ``name``: of the
+    named corridor that they are from, for screens and records."""
 
     bounds: tuple[tuple[str, Bound], ...]
+    name: str = ""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
         for name, bound in self.bounds:
-            if sentence := _wrong_name(name) or _wrong_for(name, bound):
+            if sentence := _wrong_name(name) or wrong_for(name, bound):
                 raise SpecificationError(sentence)
             if name in seen:
                 raise SpecificationError(f"the corridor bounds {name} twice; give it one bound")
@@ -192,28 +163,34 @@ class Corridor:
         given = [*(declared or {}).items(), *bounds.items()]
         return cls(tuple((name, _bound(name, value)) for name, value in given))
 
-    def to_dict(self) -> dict[str, dict[str, float]]:
+    def to_dict(self) -> dict[str, dict[str, float | str]]:
         """What ``Corridor.of`` takes."""
-        return {
-            name: {
-                key: value
-                for key, value in (("min", bound.min), ("max", bound.max), ("warn", bound.warn))
-                if value is not None
-            }
-            for name, bound in self.bounds
-        }
+        return {name: bound.to_dict() for name, bound in self.bounds}
+
+    def over(self, other: Corridor) -> Corridor:
+        """Both, bound by bound: where they bound the same summary, this one's is taken."""
+        own = dict(self.bounds)
+        mixed = {**dict(other.bounds), **own}
+        name = self.name or (f"{other.name}, with bounds of its own" if other.name else "")
+        return Corridor(tuple(mixed.items()), name)
 
     def judge(self, profile: Profile) -> Verdict:
-        """Each bound against the profile's summary; with several seeds the worst one decides."""
+        """Each bound against the profile's summary; with several seeds the worst one decides.
+
+        What one step changes and stiffness are judged where there is a loss: without one they have
+        no scale, and are not measured.
+        """
         summary = profile.summary()
-        return Verdict(
-            tuple(
-                _judge(name, bound, summary[name], profile)
-                if name in summary
-                else _unmeasured(name, bound, profile.why_not(name))
-                for name, bound in self.bounds
+        judgements = []
+        for name, bound in self.bounds:
+            why = without_loss(profile, name) if name in summary else profile.why_not(name)
+            found = summary.get(name)
+            judgements.append(
+                _unmeasured(name, bound, why)
+                if why or found is None
+                else _judge(name, bound, found, profile)
             )
-        )
+        return Verdict(tuple(judgements), self.name)
 
 
 def _judge(name: str, bound: Bound, values: FloatArray, profile: Profile) -> Judgement:
@@ -232,7 +209,8 @@ def _judge(name: str, bound: Bound, values: FloatArray, profile: Profile) -> Jud
             reason += f"; {outside} of {len(margins)} seeds outside"
     elif state == "warn":
         close = sum(m < bound.warn for m in margins)
-        reason = f"{number(value)} is {margin:.3g} decades inside {_nearer(bound, value)}"
+        inside = nearer(bound, value, SUMMARIES[name].scale)
+        reason = f"{number(value, name)} is {margin:.3g} decades inside {inside}"
         if len(margins) > 1:
             reason += f"; {close} of {len(margins)} seeds within {bound.warn:g}"
     return Judgement(name, state, value, len(margins), *spread(values), bound, margin, reason)
@@ -245,39 +223,19 @@ def _unmeasured(name: str, bound: Bound, reason: str) -> Judgement:
 
 def _margin(name: str, bound: Bound, value: float) -> float:
     """A river that is zero everywhere has a drift below 1, which must not pass as a small one."""
-    return -math.inf if name in _DRIFTS and value < 1 else bound.margin(value)
+    return (
+        -math.inf if name in _DRIFTS and value < 1 else bound.margin(value, SUMMARIES[name].scale)
+    )
 
 
 def _why_outside(name: str, bound: Bound, value: float, profile: Profile, seed: int) -> str:
     if not math.isfinite(value):
-        return f"{why_not_finite(value)} {profile.why_nonfinite(name, seed)}"
+        return f"{why_not_finite(value, name)} {profile.why_nonfinite(name, seed)}"
     if name in _DRIFTS and value < 1:
         return f"the RMS is below {DRIFT_FLOOR:g} at every block, so a drift says nothing"
-    margin = bound.margin(value)
-    return f"{number(value)} is {abs(margin):.3g} decades outside {_nearer(bound, value)}"
-
-
-def _nearer(bound: Bound, value: float) -> str:
-    """The bound that the margin was measured to."""
-    if bound.min is None:
-        return f"max {bound.max:g}"
-    if bound.max is None or _decades(value, bound.min) < _decades(bound.max, value):
-        return f"min {bound.min:g}"
-    return f"max {bound.max:g}"
-
-
-def _decades(large: float, small: float) -> float:
-    """log10(large / small): its sign is that of large - small, also near 1 and far from it.
-
-    +inf when ``small`` is 0 or less (even under ``large = 0``: 0 is inside both ``max = 0`` and
-    ``min = 0``), else -inf when ``large`` is.
-    """
-    if small <= 0:
-        return math.inf
-    if large <= 0:
-        return -math.inf
-    far = math.log10(large) - math.log10(small)
-    return far if abs(far) > 1 else math.log10(large / small)
+    scale = SUMMARIES[name].scale
+    margin = bound.margin(value, scale)
+    return f"{number(value)} is {abs(margin):.3g} decades outside {nearer(bound, value, scale)}"
 
 
 def _bound(name: str, value: object) -> Bound:
@@ -291,10 +249,10 @@ def _bound(name: str, value: object) -> Bound:
             f"the bound of {name} is {value!r}; give a table such as {{ max = 3.0 }}"
         )
     for key in value:
-        if key not in ("min", "max", "warn"):
-            known = nearest(str(key), ("min", "max", "warn"))
+        if key not in KEYS:
             raise SpecificationError(
-                f"'{key}' is not part of the bound of {name}{known}; use min, max and warn"
+                f"'{key}' is not part of the bound of {name}{nearest(str(key), KEYS)}; use "
+                f"{', '.join(KEYS[:-1])} and {KEYS[-1]}"
             )
     try:
         return Bound(**value)
@@ -305,40 +263,6 @@ def _bound(name: str, value: object) -> Bound:
 def _wrong_name(name: str) -> str:
     if name in SUMMARIES:
         return ""
-    return (
-        f"'{name}' cannot be bounded{nearest(name, SUMMARIES)}; use one of {', '.join(SUMMARIES)}"
-    )
-
-
-def _wrong_bound(bound: Bound) -> str:
-    """``""`` or what no bound can be, whatever it bounds."""
-    for name in ("min", "max", "warn"):
-        value: object = getattr(bound, name)
-        if value is None and name != "warn":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _usable(value):
-            return f"{name} of a bound is {value!r}; give a finite number, or leave it out"
-    if bound.min is None and bound.max is None:
-        return "a bound has neither min nor max; give at least one of them"
-    if bound.min is not None and bound.max is not None and bound.min > bound.max:
-        return f"min {bound.min:g} is larger than max {bound.max:g}; nothing lies between them"
-    if bound.warn < 0:
-        return f"warn of a bound is {bound.warn:g} decades; give 0 or more"
-    return ""
-
-
-def _usable(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int that no float can hold
-        return False
-
-
-def _wrong_for(name: str, bound: Bound) -> str:
-    """``""`` or what this summary cannot be bounded by."""
-    log = SUMMARIES[name].scale == "log"
-    for side, value in (("min", bound.min), ("max", bound.max)):
-        if value is not None and (value < 0 or (log and value == 0)):
-            allowed = "a positive number" if log else "a share, 0 or more"
-            return f"{side} of {name} is {value:g}; give {allowed}"
-    return ""
+    if near := nearest(name, SUMMARIES):
+        return f"'{name}' cannot be bounded{near}; docs/corridors.md lists what can"
+    return f"'{name}' cannot be bounded; use one of {', '.join(SUMMARIES)}"

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from depthgauge.instruments.subject import Effort, Subject
     from depthgauge.network.spec import Network
 
-__all__ = ["Exponent", "exponent", "of_modules", "of_network", "scaling", "t_quantile"]
+__all__ = [
+    "Exponent",
+    "Line",
+    "exponent",
+    "line",
+    "of_modules",
+    "of_network",
+    "scaling",
+    "t_quantile",
+]
 
 
 @dataclass(frozen=True)
@@ -77,18 +86,69 @@ def exponent(
             f"at depth {at} a value is zero, negative or not finite, so the values follow no power "
             f"of the depth; leave that depth out"
         )
-    y, centred = np.log(y), x - x.mean()
-    slopes = centred @ y / (centred @ centred)  # (K,)
-    slope, count = float(slopes.mean()), len(slopes)
-    constant = float(y.mean() - slope * x.mean())
+    fitted = line(x, np.log(y))
+    half = fitted.half_of_slope(confidence)
+    slope, count = fitted.slope, y.shape[1]
+    return Exponent(slope, slope - half, slope + half, fitted.constant, len(x), count, confidence)
+
+
+@dataclass(frozen=True)
+class Line:
+    """``y = constant + slope x``; the variances of both and their covariance, of which Student's t
+    has ``freedom`` degrees."""
+
+    constant: float
+    slope: float
+    of_constant: float
+    of_slope: float
+    of_both: float
+    freedom: int
+
+    def at(self, x: FloatArray) -> FloatArray:
+        return self.constant + self.slope * x
+
+    def half_of_slope(self, confidence: float) -> float:
+        """Half of the slope's interval; NaN where there is no degree of freedom."""
+        return self._t(confidence) * math.sqrt(max(self.of_slope, 0.0))
+
+    def half_at(self, x: FloatArray, confidence: float) -> FloatArray:
+        """Half of the interval of the line itself at ``x``."""
+        variance = self.of_constant + 2 * x * self.of_both + x * x * self.of_slope
+        half: FloatArray = self._t(confidence) * np.sqrt(np.maximum(variance, 0.0))
+        return half
+
+    def _t(self, confidence: float) -> float:
+        return t_quantile((1 + confidence) / 2, self.freedom) if self.freedom else math.nan
+
+
+def line(x: FloatArray, y: FloatArray) -> Line:
+    """Least squares of ``y``, ``(D, K)``, on ``x``, ``(D,)``: one line a seed and their mean, with
+    its covariance over seeds; of one seed that of the regression. Where all ``x`` are 0 it is the
+    mean."""
+    places, count = y.shape
+    centred = x - x.mean()
+    square = float(centred @ centred)
+    slopes = centred @ y / square if square else np.zeros(count)  # (K,)
+    constants = y.mean(axis=0) - slopes * x.mean()
+    slope, constant = float(slopes.mean()), float(constants.mean())
     if count > 1:
-        freedom, error = count - 1, float(slopes.std(ddof=1)) / math.sqrt(count)
-    else:
-        residuals = y[:, 0] - constant - slope * x
-        freedom = len(x) - 2
-        error = math.sqrt(float(residuals @ residuals) / max(freedom, 1) / float(centred @ centred))
-    half = t_quantile((1 + confidence) / 2, freedom) * error if freedom else math.nan
-    return Exponent(slope, slope - half, slope + half, constant, len(x), count, confidence)
+        spread = np.cov(constants, slopes) / count
+        return Line(
+            constant,
+            slope,
+            float(spread[0, 0]),
+            float(spread[1, 1]),
+            float(spread[0, 1]),
+            count - 1,
+        )
+    freedom = places - (2 if square else 1)
+    residuals = y[:, 0] - constant - slope * x
+    variance = float(residuals @ residuals) / max(freedom, 1)
+    of_slope = variance / square if square else 0.0
+    mean = float(x.mean())
+    return Line(
+        constant, slope, variance / places + mean**2 * of_slope, of_slope, -mean * of_slope, freedom
+    )
 
 
 def t_quantile(p: float, freedom: int) -> float:

@@ -24,7 +24,7 @@ from depthgauge.errors import SpecificationError, nearest
 from depthgauge.network.draws import DRAW_ORDERS, DrawOrder
 from depthgauge.network.spec import LARGEST_DEPTH, LARGEST_WIDTH
 
-__all__ = ["Document", "read_document"]
+__all__ = ["Document", "read_document", "toml_of"]
 
 _SEEDS = 'a whole number of at least 0, a list of them, or a range such as "0..15"'
 
@@ -112,6 +112,16 @@ def read_document(file: str) -> Document:
 
 
 def _toml(file: str) -> dict[str, Any]:
+    document = toml_of(file, "a specification")
+    if not document:
+        raise SpecificationError(f'{file} is empty; write [block] and equation = "..." under it')
+    if isinstance(init := document.get("init"), dict):
+        document["init"] = _flat(init)
+    return document
+
+
+def toml_of(file: str, what: str) -> dict[str, Any]:
+    """What the TOML file holds; ``what``: it was meant to be. Raises SpecificationError."""
     try:
         document = tomllib.loads(Path(file).read_bytes().decode("utf-8-sig"))
     except IsADirectoryError:
@@ -126,11 +136,7 @@ def _toml(file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise SpecificationError(f"{file} is not valid TOML: {error}") from None
     except RecursionError:
-        raise SpecificationError(f"{file} is nested too deep to be a specification") from None
-    if not document:
-        raise SpecificationError(f'{file} is empty; write [block] and equation = "..." under it')
-    if isinstance(init := document.get("init"), dict):
-        document["init"] = _flat(init)
+        raise SpecificationError(f"{file} is nested too deep to be {what}") from None
     return document
 
 
