@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from depthgauge.recipes.apply import apply, rewritten
     from depthgauge.recipes.audit import audit
     from depthgauge.recipes.guess import guess
+    from depthgauge.study.ablation import Ablation, ablate
     from depthgauge.study.claims import SuiteResult
     from depthgauge.study.compare import compare
     from depthgauge.study.corridor import Bound, Corridor, Verdict
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 #: Public names and where they live.
 _HOMES = {
+    "Ablation": "depthgauge.study.ablation",
     "Block": "depthgauge.equation.nodes",
     "Bound": "depthgauge.study.corridor",
     "ClaimError": "depthgauge.errors",
@@ -61,6 +63,7 @@ _HOMES = {
     "TargetError": "depthgauge.errors",
     "UsageError": "depthgauge.errors",
     "Verdict": "depthgauge.study.corridor",
+    "ablate": "depthgauge.study.ablation",
     "apply": "depthgauge.recipes.apply",
     "audit": "depthgauge.recipes.audit",
     "compare": "depthgauge.study.compare",
@@ -77,6 +80,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Ablation",
     "Block",
     "Bound",
     "ClaimError",
@@ -97,6 +101,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "__version__",
+    "ablate",
     "apply",
     "audit",
     "compare",
