@@ -8,21 +8,10 @@ import typer
 
 from depthgauge.cli.code import diverted
 from depthgauge.cli.options import (
-    Args,
-    Batch,
     Debug,
-    Depth,
-    Device,
-    Draws,
-    Inits,
-    Inputs,
     Json,
     Output,
     Quiet,
-    Scalars,
-    Size,
-    Tokens,
-    Width,
     as_json,
     initialisers,
     named,
@@ -31,6 +20,19 @@ from depthgauge.cli.options import (
     say,
     screen,
     whole,
+)
+from depthgauge.cli.sizes import (
+    Args,
+    Batch,
+    Depth,
+    Device,
+    Draws,
+    Inits,
+    Inputs,
+    Scalars,
+    Size,
+    Tokens,
+    Width,
 )
 from depthgauge.trace.targets import arguments_of
 

@@ -12,21 +12,10 @@ import typer
 
 from depthgauge.cli.code import Code, diverted
 from depthgauge.cli.options import (
-    Args,
-    Batch,
     Debug,
-    Depth,
-    Device,
-    Draws,
-    Inits,
-    Inputs,
     Json,
     Output,
     Quiet,
-    Scalars,
-    Size,
-    Tokens,
-    Width,
     as_json,
     initialisers,
     named,
@@ -35,6 +24,19 @@ from depthgauge.cli.options import (
     say,
     screen,
     whole,
+)
+from depthgauge.cli.sizes import (
+    Args,
+    Batch,
+    Depth,
+    Device,
+    Draws,
+    Inits,
+    Inputs,
+    Scalars,
+    Size,
+    Tokens,
+    Width,
 )
 from depthgauge.cli.work import Work, with_exponents
 from depthgauge.errors import SpecificationError, TargetError, UsageError

@@ -19,21 +19,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
-    "Args",
-    "Batch",
     "Debug",
-    "Depth",
-    "Device",
-    "Draws",
-    "Inits",
-    "Inputs",
     "Json",
     "Output",
     "Quiet",
-    "Scalars",
-    "Size",
-    "Tokens",
-    "Width",
     "as_json",
     "initialisers",
     "named",
@@ -66,38 +55,6 @@ Debug: TypeAlias = Annotated[
 def option(name: str, metavar: str, text: str) -> Any:
     """An option whose help says its default itself."""
     return typer.Option(name, metavar=metavar, help=text, show_default=False)
-
-
-# ----------------------------------------------------------- options of several commands
-
-Depth: TypeAlias = Annotated[str | None, option("--depth", "N", "Blocks [96].")]
-Width: TypeAlias = Annotated[str | None, option("--width", "N", "Width of the state [64].")]
-Batch: TypeAlias = Annotated[str | None, option("--batch", "N", "Examples [128].")]
-Tokens: TypeAlias = Annotated[str | None, option("--tokens", "N", "Tokens, with attention [32].")]
-Size: TypeAlias = Annotated[str | None, option("--size", "N", "Height and width, with conv [8].")]
-Draws: TypeAlias = Annotated[
-    str | None, option("--draws", "ORDER", "keyed or sequential-pcg64 [keyed].")
-]
-Device: TypeAlias = Annotated[str | None, option("--device", "NAME", "cpu, cuda:0 [cpu].")]
-Inits: TypeAlias = Annotated[
-    list[str] | None,
-    option("--init", "[NAME=]SPEC", "he, W1=he, attention.o=zeros [lecun]; repeatable."),
-]
-Scalars: TypeAlias = Annotated[
-    list[str] | None, option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
-]
-Args: TypeAlias = Annotated[
-    list[str] | None,
-    option("--arg", "KEY=VALUE", "Of the callable: layers=4, name=gpt; repeatable."),
-]
-Inputs: TypeAlias = Annotated[
-    list[str] | None,
-    option(
-        "--input",
-        "SPEC",
-        '"float 8x3x32x32", "int 4x128 <50257" or "ids=int 4x128 <50257"; repeatable.',
-    ),
-]
 
 
 # ----------------------------------------------------------------------- what was given

@@ -67,13 +67,12 @@ class _Term:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """What stands in front of one residual branch: fixed numbers in front of the skip and of the
-    branch, and what is learned in front of each."""
+    """What stands in front of one residual branch, a fixed number and what is learned, and in front
+    of each skip of its sum (``h``, and perhaps ``h0``)."""
 
-    skip: Scalar
-    carried: tuple[Value, ...]
     factor: Scalar
     learned: tuple[Value, ...]
+    skips: tuple[tuple[Scalar, tuple[Value, ...]], ...]
 
 
 def reshaped(block: Block, forms: Sequence[Form]) -> Block:
@@ -258,9 +257,8 @@ class _Reshape:
         if not skips or not branches or not any(map(_carries, skips)):
             return None
         forms = [next(self.forms) for _ in branches]
-        first, skip = forms[0], skips[0]
-        self.found += [Multipliers(skip.factor, skip.learned, t.factor, t.learned)
-                       for t in branches]  # fmt: skip
+        first, carried = forms[0], tuple((t.factor, t.learned) for t in skips)
+        self.found += [Multipliers(t.factor, t.learned, carried) for t in branches]
         if first.shifts:  # they are put in anew
             skips = [term for term in skips if not isinstance(term.core, LearnedScalar)]
         skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]

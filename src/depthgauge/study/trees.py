@@ -58,13 +58,10 @@ class Tree:
         assert isinstance(out, Block)
         return out
 
-    @cached_property
+    @property
     def sums(self) -> tuple[Multipliers, ...] | None:
         """The coefficients of each residual branch, or None where they cannot be read."""
-        try:
-            return multipliers(self.block)
-        except NetworkError:
-            return None
+        return self._apart[0]
 
     def values(self, *kept: str) -> tuple[Value, ...]:
         """What is assigned to the state, with those of ``activation``, ``gate`` (activations, all
@@ -80,7 +77,7 @@ class Tree:
             return node
 
         out = []
-        for value in written_out(self.block if "scale" in kept else self._unscaled):
+        for value in written_out(self.block if "scale" in kept else self._apart[1]):
             changed = rewrite(value, rule)
             assert isinstance(changed, Value)
             out.append(changed)
@@ -125,17 +122,16 @@ class Tree:
         if len(self.sums) != len(other.sums):
             return True
         scopes = list(scopes)
-        return any(
-            (x.carried, x.learned) != (y.carried, y.learned)
-            or not all(_equal(x.skip, y.skip, s) and _equal(x.factor, y.factor, s) for s in scopes)
-            for x, y in zip(self.sums, other.sums, strict=True)
-        )
+        return any(not _same(x, y, scopes) for x, y in zip(self.sums, other.sums, strict=True))
 
     @cached_property
-    def _unscaled(self) -> Block:
-        if self.sums is None:
-            return self.block
-        return reshaped(self.block, [_UNSCALED] * len(self.sums))
+    def _apart(self) -> tuple[tuple[Multipliers, ...] | None, Block]:
+        """The coefficients and the block without them, or None and the block as it is."""
+        try:
+            found = multipliers(self.block)
+            return found, reshaped(self.block, [_UNSCALED] * len(found))
+        except NetworkError:
+            return None, self.block
 
 
 def _nameless(node: Node) -> Node:
@@ -153,9 +149,8 @@ def _word(node: Activation | Norm) -> str:
 def _multiplier(found: Multipliers) -> str:
     """``1/sqrt(L)``, ``scalar(0)``, ``0.5, skip 0.5``."""
     text = _product(found.factor, found.learned)
-    if (skip := _product(found.skip, found.carried)) != "1":
-        text += f", skip {skip}"
-    return text
+    skips = [_product(factor, learned) for factor, learned in found.skips]
+    return text if set(skips) == {"1"} else f"{text}, skip {' and '.join(skips)}"
 
 
 def _product(factor: Scalar, learned: Iterable[Value]) -> str:
@@ -163,6 +158,15 @@ def _product(factor: Scalar, learned: Iterable[Value]) -> str:
     if factor != ONE or not parts:
         parts.insert(0, to_text(factor))
     return " * ".join(parts)
+
+
+def _same(a: Multipliers, b: Multipliers, scopes: Iterable[Mapping[str, float]]) -> bool:
+    ours = ((a.factor, a.learned), *a.skips)
+    theirs = ((b.factor, b.learned), *b.skips)
+    if [learned for _, learned in ours] != [learned for _, learned in theirs]:
+        return False
+    pairs = list(zip(ours, theirs, strict=True))
+    return all(_equal(x, y, scope) for scope in scopes for (x, _), (y, _) in pairs)
 
 
 def _equal(a: Scalar, b: Scalar, scope: Mapping[str, float]) -> bool:
