@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from depthgauge.recipes.apply import apply, rewritten
     from depthgauge.recipes.audit import audit
     from depthgauge.recipes.guess import guess
+    from depthgauge.study.ablation import Ablation, ablate
     from depthgauge.study.claims import SuiteResult
     from depthgauge.study.compare import compare
     from depthgauge.study.corridor import Bound, Corridor, Verdict
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 #: Public names and where they live.
 _HOMES = {
+    "Ablation": "depthgauge.study.ablation",
     "Block": "depthgauge.equation.nodes",
     "Bound": "depthgauge.study.corridor",
     "ClaimError": "depthgauge.errors",
@@ -63,6 +65,7 @@ _HOMES = {
     "TargetError": "depthgauge.errors",
     "UsageError": "depthgauge.errors",
     "Verdict": "depthgauge.study.corridor",
+    "ablate": "depthgauge.study.ablation",
     "apply": "depthgauge.recipes.apply",
     "audit": "depthgauge.recipes.audit",
     "compare": "depthgauge.study.compare",
@@ -79,6 +82,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Ablation",
     "Block",
     "Bound",
     "ClaimError",
@@ -100,6 +104,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "__version__",
+    "ablate",
     "apply",
     "audit",
     "compare",

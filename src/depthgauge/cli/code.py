@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from depthgauge.cli.work import Work, with_exponents
 from depthgauge.errors import SpecificationError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from depthgauge.profile import Profile
+    from depthgauge.study.builders import Built
 
-__all__ = ["Built", "Code", "built", "diverted"]
-
-
-class Built(NamedTuple):
-    module: nn.Module
-    batch: Any
-    loss: Callable[..., Any] | None
+__all__ = ["Code", "built", "diverted"]
 
 
 @dataclass(frozen=True)
@@ -94,32 +87,11 @@ def built(
     dtype: str | None = None,
     device: str | None = None,
 ) -> Built:
-    """The module, its batch and loss, on the device and in the precision asked for."""
-    import torch
+    """The module, its batch and loss, on the device and in the precision asked for; torch is
+    imported here, not before."""
+    from depthgauge.study.builders import built as build
 
-    from depthgauge.arguments import device_of, dtype_of
-    from depthgauge.trace.batches import mapped
-    from depthgauge.trace.targets import input_of, load
-
-    given = input_of(inputs, seed) if inputs else None
-    kind = None if dtype is None else dtype_of(dtype)
-    place = None if device is None else device_of(device)
-    torch.manual_seed(seed)
-    loaded = load(target, arguments)
-    batch = loaded.batch if given is None else given
-    if batch is None:
-        raise SpecificationError(
-            f"'{target}' gives no batch; return (module, batch) or give --input, such as "
-            f'--input "float 8x3x32x32"'
-        )
-    if kind is not None or place is not None:
-        loaded.module.to(device=place, dtype=kind)
-
-        def moved(x: torch.Tensor) -> torch.Tensor:
-            return x.to(device=place, dtype=kind if x.is_floating_point() else None)
-
-        batch = mapped(batch, moved)
-    return Built(loaded.module, batch, loaded.loss)
+    return build(target, arguments, inputs, seed, dtype, device)
 
 
 def _part(batch: Any, name: str) -> Any:

@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from depthgauge._version import __version__
+from depthgauge.cli.ablate import ablate
 from depthgauge.cli.audit import audit
 from depthgauge.cli.compare import compare
 from depthgauge.cli.measure import measure
@@ -39,6 +40,7 @@ app.command("measure")(measure)
 app.command("recipes")(recipes)
 app.command("audit")(audit)
 app.command("compare")(compare)
+app.command("ablate")(ablate)
 
 
 def _version(asked: bool) -> None:

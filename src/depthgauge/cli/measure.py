@@ -25,6 +25,19 @@ from depthgauge.cli.options import (
     screen,
     whole,
 )
+from depthgauge.cli.sizes import (
+    Args,
+    Batch,
+    Depth,
+    Device,
+    Draws,
+    Inits,
+    Inputs,
+    Scalars,
+    Size,
+    Tokens,
+    Width,
+)
 from depthgauge.cli.work import Work, with_exponents
 from depthgauge.errors import SpecificationError, TargetError, UsageError
 from depthgauge.trace.targets import is_code
@@ -46,17 +59,12 @@ def measure(
             help="An equation in quotes, a file.toml, path/file.py:callable or module:callable.",
         ),
     ],
-    depth: Annotated[str | None, option("--depth", "N", "Blocks [96].")] = None,
-    width: Annotated[str | None, option("--width", "N", "Width of the state [64].")] = None,
-    batch: Annotated[str | None, option("--batch", "N", "Examples [128].")] = None,
+    depth: Depth = None,
+    width: Width = None,
+    batch: Batch = None,
     seed: Annotated[str | None, option("--seed", "SEEDS", "7, 0..15 or 0,3,5 [0].")] = None,
-    init: Annotated[
-        list[str] | None,
-        option("--init", "[NAME=]SPEC", "he, W1=he, attention.o=zeros [lecun]; repeatable."),
-    ] = None,
-    scalar: Annotated[
-        list[str] | None, option("--scalar", "NAME=EXPR", "a=1/sqrt(L); repeatable.")
-    ] = None,
+    init: Inits = None,
+    scalar: Scalars = None,
     dtype: Annotated[
         str | None,
         option(
@@ -66,12 +74,10 @@ def measure(
             "autocast-bfloat16, float8_e4m3 and others.",
         ),
     ] = None,
-    device: Annotated[str | None, option("--device", "NAME", "cpu, cuda:0 [cpu].")] = None,
-    tokens: Annotated[str | None, option("--tokens", "N", "Tokens, with attention [32].")] = None,
-    size: Annotated[str | None, option("--size", "N", "Height and width, with conv [8].")] = None,
-    draws: Annotated[
-        str | None, option("--draws", "ORDER", "keyed or sequential-pcg64 [keyed].")
-    ] = None,
+    device: Device = None,
+    tokens: Tokens = None,
+    size: Size = None,
+    draws: Draws = None,
     instruments: Annotated[
         str | None,
         option(
@@ -113,18 +119,8 @@ def measure(
     directions: Annotated[
         str | None, option("--directions", "FILE", "A .npy of (n,) or (k, n) numbers to follow.")
     ] = None,
-    arg: Annotated[
-        list[str] | None,
-        option("--arg", "KEY=VALUE", "Of the callable: layers=4, name=gpt; repeatable."),
-    ] = None,
-    input: Annotated[
-        list[str] | None,
-        option(
-            "--input",
-            "SPEC",
-            '"float 8x3x32x32", "int 4x128 <50257" or "ids=int 4x128 <50257"; repeatable.',
-        ),
-    ] = None,
+    arg: Args = None,
+    input: Inputs = None,
     include: Annotated[
         str | None, option("--include", "REGEX", "Only sites whose module name has it.")
     ] = None,

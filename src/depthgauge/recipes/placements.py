@@ -15,7 +15,7 @@ from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.trace.layout import Layout
 
-__all__ = ["PLACEMENTS", "placed"]
+__all__ = ["PLACEMENTS", "form_of", "placed"]
 
 KINDS: Final = {
     "batchnorm": "batch norm",
@@ -97,10 +97,16 @@ _JUDGEMENT: Final = {
 }
 
 
+def form_of(name: str, kind: str = "") -> Form:
+    """The form of each branch by a placement, with norms of this kind: ``""`` for the kind that is
+    there."""
+    places, _, misplaced = _FORMS[name]
+    return Form(norms=dict.fromkeys(places, kind), misplaced=misplaced)
+
+
 def placed(name: str, kind: str = "") -> Recipe:
     """The recipe of a placement, with norms of this kind: ``""`` for the kind that is there."""
-    places, final, misplaced = _FORMS[name]
-    form = Form(norms=dict.fromkeys(places, kind), misplaced=misplaced)
+    form, final = form_of(name, kind), _FORMS[name][1]
     title = _TITLES[name] + (f" with {KINDS[kind]}" if kind else "")
 
     def plan(layout: Layout) -> Plan:

@@ -51,7 +51,7 @@ from depthgauge.equation.text import to_text
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Form
 
-__all__ = ["reshaped"]
+__all__ = ["Multipliers", "multipliers", "reshaped"]
 
 _WEIGHTS = Linear | Convolution | Attention
 
@@ -65,11 +65,33 @@ class _Term:
     learned: tuple[Value, ...] = ()
 
 
+@dataclass(frozen=True)
+class Multipliers:
+    """What stands in front of one residual branch, a fixed number and what is learned, and in front
+    of each skip of its sum (``h``, and perhaps ``h0``)."""
+
+    factor: Scalar
+    learned: tuple[Value, ...]
+    skips: tuple[tuple[Scalar, tuple[Value, ...]], ...]
+
+
 def reshaped(block: Block, forms: Sequence[Form]) -> Block:
     """The block with each residual branch in its form, branches in the order of their sums.
 
     Raises NetworkError for a block whose sums cannot be taken apart.
     """
+    return _reshaped(block, forms)[0]
+
+
+def multipliers(block: Block) -> tuple[Multipliers, ...]:
+    """What multiplies each residual branch and its skip, branches in the order of their sums.
+
+    Raises NetworkError for a block whose sums cannot be taken apart.
+    """
+    return tuple(_reshaped(block, [Form()] * count(block).branches)[1])
+
+
+def _reshaped(block: Block, forms: Sequence[Form]) -> tuple[Block, list[Multipliers]]:
     before = count(block)
     if before.branches != len(forms):
         raise NetworkError(
@@ -77,10 +99,14 @@ def reshaped(block: Block, forms: Sequence[Form]) -> Block:
             f"{len(forms)}"
         )
     waiting = iter(forms)
-    after = _Reshape(_written_out(block), waiting).block()
+    work = _Reshape(_written_out(block), waiting)
+    try:
+        after = work.block()
+    except StopIteration:  # a sum that was not counted as one
+        raise _unshaped(block) from None
     # A form that is left over is that of a sum which was not seen as one.
     _check(block, before, count(after), forms, bool(list(waiting)))
-    return after
+    return after, work.found
 
 
 def _check(block: Block, before: Count, after: Count, forms: Sequence[Form], waiting: bool) -> None:
@@ -90,10 +116,14 @@ def _check(block: Block, before: Count, after: Count, forms: Sequence[Form], wai
         if form.norms is not None:
             right = right and set(branch.norm_at) == set(form.norms)
     if not right:
-        raise NetworkError(
-            f"the form of '{block}' cannot be changed: its sums are no skip plus branches such as "
-            f"h + F(h); write each step as one sum"
-        )
+        raise _unshaped(block)
+
+
+def _unshaped(block: Block) -> NetworkError:
+    return NetworkError(
+        f"the form of '{block}' cannot be changed: its sums are no skip plus branches such as "
+        f"h + F(h); write each step as one sum"
+    )
 
 
 def _written_out(block: Block) -> Block:
@@ -174,6 +204,7 @@ class _Reshape:
         self.sums: set[str] = set()  # names of sums, which are states
         self.views: dict[str, int] = {}  # names of norms of a state, by their statement
         self.done: list[Statement] = []
+        self.found: list[Multipliers] = []
         norms = [node for node in walk(block) if isinstance(node, Norm)]
         self.kind = norms[0].kind if norms else "layernorm"
         self.options = {norm.kind: dict(norm.options) for norm in reversed(norms)}
@@ -226,7 +257,8 @@ class _Reshape:
         if not skips or not branches or not any(map(_carries, skips)):
             return None
         forms = [next(self.forms) for _ in branches]
-        first = forms[0]
+        first, carried = forms[0], tuple((t.factor, t.learned) for t in skips)
+        self.found += [Multipliers(t.factor, t.learned, carried) for t in branches]
         if first.shifts:  # they are put in anew
             skips = [term for term in skips if not isinstance(term.core, LearnedScalar)]
         skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["Target", "arguments_of", "input_of", "is_code", "load"]
+__all__ = ["Target", "arguments_of", "called", "defaults", "input_of", "is_code", "load"]
 
 #: The first ".py" that ends the text or stands before a colon: C:\nets\model.py:build has two.
 _FILE: Final = re.compile(r"(.+?\.py)(?::(.*))?")
@@ -90,8 +90,9 @@ def is_code(text: str) -> bool:
     return bool(_FILE.fullmatch(text) or _MODULE.fullmatch(text))
 
 
-def arguments_of(texts: Iterable[str]) -> dict[str, object]:
-    """``KEY=VALUE`` by key: a VALUE is a Python literal, else it is text.
+def arguments_of(texts: Iterable[str], what: str = "--arg") -> dict[str, object]:
+    """``KEY=VALUE`` by key: a VALUE is a Python literal, else it is text. ``what`` they are in the
+    sentence of an error.
 
     Raises SpecificationError for a text without '=', a key that is no identifier, a key given
     twice, and ``true``, ``false``, ``none``, ``null``: as text each of them would count as true.
@@ -100,12 +101,12 @@ def arguments_of(texts: Iterable[str]) -> dict[str, object]:
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key.isidentifier():
-            raise SpecificationError(f"--arg is '{text}', expected KEY=VALUE, such as depth=3")
+            raise SpecificationError(f"{what} is '{text}', expected KEY=VALUE, such as depth=3")
         if key in found:
-            raise SpecificationError(f"--arg gives '{key}' twice; give it once")
+            raise SpecificationError(f"{what} gives '{key}' twice; give it once")
         if value in _SPELLED:
             raise SpecificationError(
-                f"--arg is '{text}', which Python would read as text; write "
+                f"{what} is '{text}', which Python would read as text; write "
                 f"{key}={_SPELLED[value]}, or {key}=\"'{value}'\" for the text"
             )
         found[key] = _literal(value)
@@ -130,6 +131,38 @@ def load(text: str, arguments: Mapping[str, object] = {}) -> Target:
     Raises SpecificationError when the text or the arguments lead nowhere, TargetError when what
     they lead to cannot be run or is no module. A KeyboardInterrupt passes.
     """
+    with _looked_up(text) as (value, owner, attribute, module):
+        result = _made(value, owner, attribute, arguments, text, module)
+    return _target(result, text)
+
+
+def called(builder: Callable[..., Any], arguments: Mapping[str, object], name: str) -> Target:
+    """The module that a function in hand makes, under the same rules; what it raises passes."""
+    if why := _misfit(builder, None, name, arguments):
+        raise SpecificationError(f"'{name}' {why}")
+    return _target(builder(**arguments), name)
+
+
+def defaults(target: str | Callable[..., Any]) -> dict[str, object]:
+    """The arguments of a callable that have a default, with it; errors as of ``load``."""
+    from torch import nn
+
+    if isinstance(target, str):
+        with _looked_up(target) as (value, *_):
+            return {} if isinstance(value, nn.Module) or not callable(value) else defaults(value)
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (ValueError, TypeError):  # written in C
+        return {}
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    empty = inspect.Parameter.empty
+    return {p.name: p.default for p in parameters if p.kind in kinds and p.default is not empty}
+
+
+@contextmanager
+def _looked_up(text: str) -> Iterator[tuple[Any, Any, str, ModuleType]]:
+    """What the text names, what that is an attribute of, its name and its module; while it runs,
+    imports look where the text looked."""
     file = _FILE.fullmatch(text)
     if file:
         source, attribute = file.groups()
@@ -148,8 +181,7 @@ def load(text: str, arguments: Mapping[str, object] = {}) -> Target:
         if not attribute:
             raise SpecificationError(f"'{text}' names no callable; {_callables(module)}")
         value, owner = _attribute(module, source, attribute, text)
-        result = _made(value, owner, attribute, arguments, text, module)
-    return _target(result, text)
+        yield value, owner, attribute, module
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""The bounds that profiles of one study are judged by: a specification's own, and a corridor's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from depthgauge.profile import Profile
+from depthgauge.study.corridor import Corridor, Verdict
+
+__all__ = ["Bounds", "Placed", "bounds_of"]
+
+#: The bounds where nobody declares any.
+DEFAULT = "default"
+
+
+class Placed(Protocol):
+    """Bounds that depend on depth and precision."""
+
+    @property
+    def name(self) -> str: ...
+
+    def at(self, depth: int, dtype: str) -> Corridor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """``own`` go before those of ``other``, bound by bound.
+
+    ``only``: the summaries that are judged, all of them where it is None. ``notes``: what is not
+    judged, and why.
+    """
+
+    name: str
+    own: Corridor | None
+    other: Corridor | Placed | None
+    only: frozenset[str] | None = None
+    notes: tuple[str, ...] = ()
+
+    def judge(self, profile: Profile) -> Verdict | None:
+        """The verdict at the profile's depth and precision; None where nothing is declared."""
+        other = self.other
+        if other is not None and not isinstance(other, Corridor):
+            other = other.at(profile.depth, profile.dtype)
+        found = dict(self.own.bounds) if self.own else {}
+        found = {**(dict(other.bounds) if other else {}), **found}
+        kept = {n: b for n, b in found.items() if self.only is None or n in self.only}
+        return Corridor(tuple(kept.items())).judge(profile) if kept else None
+
+
+def bounds_of(
+    given: Corridor | Placed | Mapping[str, Any] | str | None,
+    own: Corridor | None,
+    profile: Profile,
+) -> Bounds:
+    """The bounds to judge by: those given, as they are, in a table, or by the name or file of a
+    corridor, behind a specification's own.
+
+    Where nobody declares any, those of the default corridor that the profile's instruments can
+    judge; the notes name the others.
+    """
+    if given is None and own is not None:
+        return Bounds("the specification's own", own, None)
+    if given is None:
+        if find_spec("depthgauge.study.corridors") is None:
+            return Bounds("", None, None)
+        found = _named(DEFAULT)
+        measured = frozenset(profile.summary())
+        missing = [n for n, _ in found.at(profile.depth, profile.dtype).bounds if n not in measured]
+        notes = [f"{name} was not judged: {profile.why_not(name)}" for name in missing]
+        return Bounds(DEFAULT, None, found, measured, tuple(notes))
+    if isinstance(given, str):
+        given = _named(given)
+    elif isinstance(given, Mapping):
+        given = Corridor.of(given)
+    return Bounds(getattr(given, "name", "as given"), own, given)
+
+
+def _named(name: str) -> Placed:
+    found: Placed = import_module("depthgauge.study.corridors").corridor_named(name)
+    return found
