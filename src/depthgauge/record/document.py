@@ -87,7 +87,7 @@ class Record(Part):
     notes: Many[str] = ()
     curves: Many[Curve] = ()
     provenance: Provenance
-    files: dict[str, str] = {}
+    files: dict[str, str] = Field(default_factory=dict)
     """A hash of each file beside this one."""
     fingerprint: str = ""
     checksum: str = ""
