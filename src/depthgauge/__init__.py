@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         MissingExtra,
         ModelError,
         NetworkError,
+        RecordError,
         SpecificationError,
         TargetError,
         UsageError,
@@ -36,13 +37,16 @@ if TYPE_CHECKING:
     from depthgauge.recipes.audit import audit
     from depthgauge.recipes.guess import guess
     from depthgauge.study.ablation import Ablation, ablate
+    from depthgauge.record.folder import read as read_record
+    from depthgauge.record.subject import subject_of
+    from depthgauge.record.verify import verify
     from depthgauge.study.claims import SuiteResult
     from depthgauge.study.compare import compare
     from depthgauge.study.corridor import Bound, Corridor, Verdict
     from depthgauge.study.specification import Specification, read_specification
     from depthgauge.study.suites import suite
 
-#: Public names and where they live.
+#: Public names and where they live, with the name there where it is another.
 _HOMES = {
     "Ablation": "depthgauge.study.ablation",
     "Block": "depthgauge.equation.nodes",
@@ -58,6 +62,7 @@ _HOMES = {
     "Network": "depthgauge.network.spec",
     "NetworkError": "depthgauge.errors",
     "Profile": "depthgauge.profile",
+    "RecordError": "depthgauge.errors",
     "Specification": "depthgauge.study.specification",
     "SpecificationError": "depthgauge.errors",
     "Step": "depthgauge.instruments.step",
@@ -74,11 +79,14 @@ _HOMES = {
     "measure": "depthgauge.measurement",
     "measure_all": "depthgauge.measurement",
     "parse": "depthgauge.equation.parse",
+    "read_record": "depthgauge.record.folder:read",
     "read_specification": "depthgauge.study.specification",
     "rewritten": "depthgauge.recipes.apply",
+    "subject_of": "depthgauge.record.subject",
     "suite": "depthgauge.study.suites",
     "to_latex": "depthgauge.equation.latex",
     "to_text": "depthgauge.equation.text",
+    "verify": "depthgauge.record.verify",
 }
 
 __all__ = [
@@ -96,6 +104,7 @@ __all__ = [
     "Network",
     "NetworkError",
     "Profile",
+    "RecordError",
     "Specification",
     "SpecificationError",
     "Step",
@@ -113,17 +122,21 @@ __all__ = [
     "measure",
     "measure_all",
     "parse",
+    "read_record",
     "read_specification",
     "rewritten",
+    "subject_of",
     "suite",
     "to_latex",
     "to_text",
+    "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+        module, _, other = _HOMES[name].partition(":")
+        value = getattr(import_module(module), other or name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'depthgauge' has no attribute '{name}'")

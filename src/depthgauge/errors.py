@@ -4,7 +4,8 @@
     ├── UsageError (ValueError)        what the user gave cannot be used        exit 2
     │   ├── EquationError              a block equation; carries text and caret
     │   ├── NetworkError               depth, width, initialisation, shapes
-    │   └── SpecificationError         a TOML specification or a command option
+    │   ├── SpecificationError         a TOML specification or a command option
+    │   └── RecordError                a directory that is no record, or one that cannot be written
     ├── TargetError (TypeError)        a target of a kind that is not measured  exit 2
     ├── ModelError (RuntimeError)      the user's model failed, in this module  exit 2
     ├── MissingExtra (ImportError)     an optional package is not installed     exit 2
@@ -26,6 +27,7 @@ __all__ = [
     "MissingExtra",
     "ModelError",
     "NetworkError",
+    "RecordError",
     "SpecificationError",
     "TargetError",
     "UsageError",
@@ -59,6 +61,10 @@ class NetworkError(UsageError):
 
 class SpecificationError(UsageError):
     """A specification file or a command option that does not say something usable."""
+
+
+class RecordError(UsageError):
+    """A directory that is no record, holds a broken one, or cannot be written to."""
 
 
 class TargetError(DepthgaugeError, TypeError):

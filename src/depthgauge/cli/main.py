@@ -1,9 +1,9 @@
 """The command ``depthgauge``: parse, call, print; errors become one sentence and an exit status.
 
     0    in the corridor, or all claims hold
-    1    out of the corridor or not judged by it, or a claim does not hold
+    1    out of the corridor or not judged by it, a claim does not hold, a record is stale
     2    wrong use
-    3    the tool failed
+    3    the tool failed, or a record is broken
     130  interrupted
 
 Nothing heavy is imported before a command runs.
@@ -26,6 +26,7 @@ from depthgauge.cli.measure import measure
 from depthgauge.cli.options import Debug, say
 from depthgauge.cli.recipes import recipes
 from depthgauge.cli.suite import suite
+from depthgauge.cli.verify import diff, verify
 from depthgauge.errors import ClaimError, DepthgaugeError
 
 __all__ = ["app", "main"]
@@ -41,6 +42,8 @@ app.command("recipes")(recipes)
 app.command("audit")(audit)
 app.command("compare")(compare)
 app.command("ablate")(ablate)
+app.command("verify")(verify)
+app.command("diff")(diff)
 
 
 def _version(asked: bool) -> None:

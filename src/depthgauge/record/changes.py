@@ -1,0 +1,198 @@
+"""What differs between two subjects or two plans, in words, the cause and not its consequences."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from depthgauge.record.parts import CorridorPart, Subject
+
+__all__ = ["Change", "between", "corridor_changes", "equation_change", "subject_changes"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is another now: its name, what it was, what it is, and that as a sentence."""
+
+    what: str
+    before: Any
+    after: Any
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "sentence": self.sentence,
+            "before": self.before,
+            "after": self.after,
+        }
+
+
+#: What a network's numbers follow from; a change of one changes all weights or their count.
+_CAUSES: Final = ("depth", "width", "init", "draws", "arguments", "dtype", "tokens", "size")
+#: What the block equation says.
+_OF_EQUATION: Final = ("latex", "placement", "scalars")
+_PLAIN: Final = (
+    *("kind", "depth", "width", "tokens", "size", "batch", "dtype", "device", "draws"),
+    "placement",
+)
+
+
+def subject_changes(before: Subject, after: Subject) -> list[Change]:
+    """What is another in ``after``, so that what was found for ``before`` does not hold for it.
+
+    The target's name and place may differ, and so may ``seeds`` and ``depths`` when they are among
+    those of before. What follows from something else that differs (branches from depth, weights
+    from an initialiser) is not said.
+    """
+    found: list[Change] = []
+    if before.equation != after.equation:
+        found.append(equation_change(before.equation, after.equation))
+    told = bool(found)
+    for name in _PLAIN:
+        if not (told and name in _OF_EQUATION):
+            found += _plain(name, getattr(before, name), getattr(after, name))
+    for name in ("seeds", "depths"):
+        if not set(getattr(after, name)) <= set(getattr(before, name)):
+            found += _plain(name, getattr(before, name), getattr(after, name))
+    for name in ("init", "scalars", "arguments"):
+        if not (told and name in _OF_EQUATION):
+            found += _table(name, getattr(before, name), getattr(after, name))
+    if not {"equation", "depth"} & _heads(found):
+        found += _plain("branches", before.branches, after.branches)
+        found += _plain("m", before.m, after.m)
+    found += _source(before, after)
+    if not {"equation", *_CAUSES} & _heads(found):
+        found += _weights(before, after)
+    shape = {"equation", "width", "tokens", "size", "batch", "dtype", "draws"}
+    if before.seeds == after.seeds and not shape & _heads(found):
+        found += _data(before, after)
+    return found
+
+
+def _heads(found: list[Change]) -> set[str]:
+    return {change.what.partition(".")[0] for change in found}
+
+
+def equation_change(before: str, after: str) -> Change:
+    """The words that are others; many of them by both equations."""
+    if not before or not after:
+        sentence = f"equation changed: {_shown(before or None)} -> {_shown(after or None)}"
+        return Change("equation", before, after, sentence)
+    old, new = _words(before), _words(after)
+    spans = [
+        f"{_span(old[i:j])} -> {_span(new[k:l])}"
+        for tag, i, j, k, l in difflib.SequenceMatcher(None, old, new, False).get_opcodes()
+        if tag != "equal"
+    ]
+    words = "; ".join(spans) if len(spans) <= 3 else f"{len(spans)} places, {before} -> {after}"
+    return Change("equation", before, after, f"equation changed: {words}")
+
+
+def _words(equation: str) -> list[str]:
+    return re.findall(r"\w+\.\w+|\w+|\*\*|\S", equation)
+
+
+def _span(words: list[str]) -> str:
+    return f"'{' '.join(words)}'" if words else "nothing"
+
+
+def _plain(name: str, before: object, after: object) -> list[Change]:
+    if before == after:
+        return []
+    old, new = _jsonable(before), _jsonable(after)
+    return [Change(name, old, new, f"{name} {_shown(before)} -> {_shown(after)}")]
+
+
+def _table(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    found = []
+    for key in {**before, **after}:
+        found += _plain(f"{name}.{key}", before.get(key), after.get(key))
+    return found
+
+
+def _source(before: Subject, after: Subject) -> list[Change]:
+    old, new = before.source, after.source
+    if old is None or new is None or old.hash == new.hash:
+        return []
+    sentence = f"source of {new.file} changed: {old.hash[:19]}... -> {new.hash[:19]}..."
+    return [Change("source", old.hash, new.hash, sentence)]
+
+
+def _weights(before: Subject, after: Subject) -> list[Change]:
+    differ = [
+        seed
+        for seed, found in before.weights.items()
+        if seed in after.weights and after.weights[seed] != found
+    ]
+    if not differ:
+        return []
+    words = f"weights differ under seed{'s' * (len(differ) > 1)} {', '.join(differ)}"
+    old, new = ({seed: each.weights[seed] for seed in differ} for each in (before, after))
+    return [Change("weights", old, new, words)]
+
+
+def _data(before: Subject, after: Subject) -> list[Change]:
+    if not before.data or not after.data or before.data == after.data:
+        return []
+    sentence = f"data differ: {before.data[:19]}... -> {after.data[:19]}..."
+    return [Change("data", before.data, after.data, sentence)]
+
+
+def corridor_changes(before: CorridorPart, after: CorridorPart) -> list[Change]:
+    """Bounds that came, went or moved; their reasons may be told in other words."""
+    found = []
+    for name in {**before.bounds, **after.bounds}:
+        old, new = (_limits(each, name) for each in (before, after))
+        if old != new:
+            sentence = f"corridor: {name} {_bound(old)} -> {_bound(new)}"
+            found.append(Change(f"corridor.{name}", old, new, sentence))
+    return found
+
+
+def _limits(corridor: CorridorPart, name: str) -> dict[str, float] | None:
+    bound = corridor.bounds.get(name)
+    if bound is None:
+        return None
+    given = {"min": bound.min, "max": bound.max, "warn": bound.warn}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _bound(limits: Mapping[str, float] | None) -> str:
+    if limits is None:
+        return "no bound"
+    return ", ".join(f"{key} {value:g}" for key, value in limits.items())
+
+
+def between(before: object, after: object, at: str = "") -> Iterator[Change]:
+    """Where two JSON values differ, from the first place on."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in {**before, **after}:
+            yield from between(before.get(key), after.get(key), f"{at}.{key}".lstrip("."))
+    elif before != after:
+        sentence = f"{at or 'it'} {_shown(before)} -> {_shown(after)}"
+        yield Change(at, _jsonable(before), _jsonable(after), sentence)
+
+
+def _jsonable(value: object) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _shown(value: object) -> str:
+    """A value as the user wrote it: text bare, a long list by its ends."""
+    if value is None:
+        return "none"
+    if isinstance(value, str):
+        return value if re.fullmatch(r"\S+", value) else f"'{value}'"
+    if isinstance(value, list | tuple) and len(value) > 12:
+        return f"[{', '.join(map(_shown, value[:4]))}, ... ({len(value)})]"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return json.dumps(value) if isinstance(value, bool | dict) else str(value)

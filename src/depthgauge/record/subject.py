@@ -1,0 +1,287 @@
+"""Today's subject: what a specification or a builder is now, to be commissioned or compared.
+
+Fingerprints are of numbers, not of words: of every weight as it is drawn under each seed, in the
+precision of the run, and of the batch. torch is imported where they are taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from depthgauge.equation.latex import to_latex
+from depthgauge.equation.nodes import SCALARS, Block, Let
+from depthgauge.equation.text import to_text
+from depthgauge.errors import SpecificationError
+from depthgauge.jsonable import jsonable
+from depthgauge.record.document import equation_hash, hashed
+from depthgauge.record.parts import Bound, CorridorPart, Source, Subject
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from depthgauge.network.spec import Network
+    from depthgauge.study.corridor import Corridor
+    from depthgauge.study.specification import Specification
+
+__all__ = [
+    "OWN",
+    "builder_subject",
+    "equation_subject",
+    "module_hash",
+    "own_bounds",
+    "source_of",
+    "subject_of",
+    "with_own",
+]
+
+#: The source of a bound that a specification declares itself.
+OWN: Final = "specification"
+
+#: What a builder may return: a module, (module, batch) or (module, batch, loss).
+Build = Callable[[int], Any]
+
+
+def subject_of(
+    specification: Specification, target: str = "", depths: Iterable[int] = ()
+) -> Subject:
+    """The subject of a specification: its equation under its seeds, weights and batch drawn.
+
+    ``target`` is what the user called it (the equation, without one), ``depths`` those of a sweep.
+    """
+    from depthgauge.arguments import seeds_of
+
+    network, batch = specification.network, specification.batch
+    seeds, _ = seeds_of(specification.seed)
+    block = network.block
+    drawn = {seed: _drawn(network, seed, batch, specification.dtype) for seed in seeds}
+    return Subject(
+        target=target or to_text(block),
+        kind="equation",
+        equation=to_text(block),
+        equation_hash=equation_hash(to_text(block)),
+        latex=to_latex(block),
+        scalars=_scalars(block),
+        init={name: to_text(init) for name, init in network.chosen.items()},
+        depths=tuple(depths),
+        depth=network.depth,
+        width=network.width,
+        tokens=network.state_shape[0] if network.layout == "tokens" else None,
+        size=network.state_shape[-1] if network.layout == "images" else None,
+        branches=network.branches,
+        m=network.count.m * network.depth,
+        placement=network.count.placement,
+        draws=network.draws,
+        batch=batch,
+        dtype=specification.dtype,
+        device=specification.device,
+        seeds=seeds,
+        weights={str(seed): weights for seed, (weights, _) in drawn.items()},
+        data=hashed("".join(data for _, data in drawn.values()).encode()),
+    )
+
+
+def equation_subject(stored: Subject, equation: str) -> Subject:
+    """The stored subject with another equation, whose free scalars are those of before where it
+    does not bind them itself; for a comparison of equations alone."""
+    from depthgauge.equation.parse import parse
+    from depthgauge.errors import EquationError
+
+    scalars: Mapping[str, str] = stored.scalars
+    try:
+        block = parse(equation)
+    except EquationError:
+        used = {name: text for name, text in scalars.items() if _uses(equation, name)}
+        if not used:
+            raise
+        block = parse(equation, used)
+    text = to_text(block)
+    return stored.model_copy(update={"equation": text, "equation_hash": equation_hash(text)})
+
+
+def builder_subject(
+    target: str,
+    build: Build,
+    seeds: Sequence[int],
+    *,
+    arguments: Mapping[str, object] | None = None,
+    source: str | None = None,
+    depths: Iterable[int] = (),
+) -> Subject:
+    """The subject of code that builds a module: ``build(seed)`` gives (module, batch[, loss]).
+
+    Built once under each seed, with PyTorch's generator seeded before; one pass of the first reads
+    its stream. ``source``: the file of its module, see ``source_of``.
+
+    Raises SpecificationError where it gives no batch, ModelError where the module cannot be run.
+    """
+    import torch
+
+    from depthgauge.trace.measuring import measure_module
+
+    weights, data, profile = dict[str, str](), list[str](), None
+    for seed in seeds:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            built = build(seed)
+        module, batch = (*built, None)[:2] if isinstance(built, tuple) else (built, None)
+        if batch is None:
+            raise SpecificationError(
+                f"'{target}' gives no batch; return (module, batch) or give --input, such as "
+                f'--input "float 8x3x32x32"'
+            )
+        weights[str(seed)], found = module_hash(module), _batch_hash(batch)
+        data.append(found)
+        if profile is None:
+            profile = measure_module(module, batch, instruments=["state_rms"], name=target)
+    if profile is None:
+        raise SpecificationError(f"'{target}' was given no seed; name at least one")
+    held, why = _source(source)
+    return Subject(
+        target=target,
+        kind="builder",
+        equation=profile.equation,
+        equation_hash=equation_hash(profile.equation),
+        depths=tuple(depths),
+        depth=profile.depth,
+        width=profile.width,
+        branches=profile.branches,
+        m=tuple(m for stream in profile.streams for m in stream["m"]),
+        placement=", ".join(dict.fromkeys(str(s["placement"]) for s in profile.streams)),
+        batch=profile.batch,
+        dtype=profile.dtype,
+        device=str(profile.settings["device"]),
+        seeds=tuple(seeds),
+        arguments=jsonable(arguments or {}),
+        source=held,
+        source_reason=why or None,
+        weights=weights,
+        data=hashed("".join(data).encode()),
+    )
+
+
+def source_of(target: str | Callable[..., Any]) -> str | None:
+    """The file that a builder stands in: of ``path/file.py:callable``, ``module:callable`` or a
+    function; None where there is none (a notebook, a built-in)."""
+    if not isinstance(target, str):
+        try:
+            return inspect.getsourcefile(inspect.unwrap(target))
+        except TypeError:
+            return None
+    head = target.rpartition(":")[0] or target
+    if head.endswith(".py"):
+        return os.path.expanduser(head)
+    known = getattr(sys.modules.get(head), "__file__", None)
+    if known:
+        return str(known)
+    sys.path.insert(0, os.getcwd())
+    try:
+        spec = importlib.util.find_spec(head)
+    except (ImportError, ValueError):
+        return None
+    finally:
+        sys.path.remove(os.getcwd())
+    return spec.origin if spec else None
+
+
+# ------------------------------------------------------------------------------ corridor
+
+
+def own_bounds(corridor: Corridor | None) -> dict[str, Bound]:
+    """The bounds that a specification declares itself, as a record holds them."""
+    declared = corridor.to_dict() if corridor is not None else {}
+    return {
+        name: Bound(min=limits.get("min"), max=limits.get("max"), warn=limits["warn"], source=OWN)
+        for name, limits in declared.items()
+    }
+
+
+def with_own(stored: CorridorPart, corridor: Corridor | None) -> CorridorPart:
+    """The corridor that would be in force today: a record's, with the bounds of the specification
+    as they are now."""
+    named = {name: bound for name, bound in stored.bounds.items() if bound.source != OWN}
+    return CorridorPart(name=stored.name, bounds={**named, **own_bounds(corridor)})
+
+
+# -------------------------------------------------------------------------- fingerprints
+
+
+def module_hash(module: nn.Module) -> str:
+    """Of every parameter and buffer of a module: name, precision, shape, numbers."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return _tensors_hash(iter(named))
+
+
+def _drawn(network: Network, seed: int, batch: int, dtype: str) -> tuple[str, str]:
+    """The hashes of all weights of a network, and of its batch, under one seed."""
+    import torch
+
+    from depthgauge.arguments import dtype_of
+    from depthgauge.network.draws import INPUT, draws
+    from depthgauge.network.weights import Member, Weights
+
+    kind, source = dtype_of(dtype), draws(network.draws, seed)
+    shape = torch.Size((batch, *network.state_shape))
+    numbers = source.source(INPUT, "input").normal(shape.numel())
+    data = _tensors_hash([("input", torch.from_numpy(numbers).reshape(shape).to(kind))])
+    member = Member(source, network.chosen)
+    weights = Weights([member], network.layers.weights, kind, torch.device("cpu"))
+
+    def each() -> Iterator[tuple[str, Tensor]]:
+        for block in range(1, network.depth + 1):
+            _, scope = network.program.coefficients(block)
+            for name, tensor in weights.blocks([block], [[scope]])[0].items():
+                yield f"{block}.{name}", tensor
+
+    return _tensors_hash(each()), data
+
+
+def _batch_hash(batch: Any) -> str:
+    from depthgauge.trace.batches import tensors
+
+    return _tensors_hash(tensors(batch))
+
+
+def _tensors_hash(named: Iterable[tuple[str, Tensor]]) -> str:
+    import torch
+
+    found = hashlib.sha256()
+    for name, tensor in named:
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        flat: torch.Tensor = tensor.detach().cpu().contiguous().reshape(-1)
+        found.update(flat.view(torch.uint8).numpy().data)
+    return f"sha256:{found.hexdigest()}"
+
+
+def _source(file: str | None) -> tuple[Source | None, str]:
+    if file is None:
+        return None, "the builder stands in no file"
+    path = Path(file)
+    try:
+        found = hashed(path.read_bytes())
+    except OSError as error:
+        return None, f"the builder's file cannot be read: {(error.strerror or str(error)).lower()}"
+    real, here = path.resolve(), Path.cwd().resolve()
+    shown = real.relative_to(here).as_posix() if real.is_relative_to(here) else path.name
+    return Source(file=shown, hash=found), ""
+
+
+def _scalars(block: Block) -> dict[str, str]:
+    """The free scalars, which stand in front of a block's other statements."""
+    return {
+        statement.name: to_text(statement.bound)
+        for statement in block.statements
+        if isinstance(statement, Let) and isinstance(statement.bound, SCALARS)
+    }
+
+
+def _uses(equation: str, name: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", equation) is not None

@@ -1,0 +1,97 @@
+"""``verify``: is a record whole, and does it still hold for what is there today?
+
+    valid    the files are whole, and nothing that was looked at is another now
+    stale    the files are whole, and something is: each reason is a sentence
+    broken   the files are not what was written: which file, which check
+
+Without a subject of today only the files and the version of torch are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from depthgauge.record.changes import Change, corridor_changes, subject_changes
+from depthgauge.record.checks import Fault
+from depthgauge.record.document import Record
+from depthgauge.record.folder import Place, examined
+from depthgauge.record.parts import CorridorPart, Subject
+from depthgauge.record.provenance import torch_version
+
+__all__ = ["Condition", "Verification", "verify"]
+
+Condition: TypeAlias = Literal["valid", "stale", "broken"]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What ``verify`` found. ``record`` is None when its document could not be read; ``compared``
+    says whether there was a subject of today."""
+
+    directory: str
+    state: Condition
+    reasons: tuple[Fault | Change, ...]
+    record: Record | None
+    compared: bool
+
+    def __bool__(self) -> bool:
+        return self.state == "valid"
+
+    def __str__(self) -> str:
+        lines = [f"{self.directory}: {self.state}"]
+        return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document of ``depthgauge verify --json``."""
+        out: dict[str, Any] = {
+            "directory": self.directory,
+            "state": self.state,
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "compared_with_target": self.compared,
+        }
+        if self.record is None:
+            reason = "the record could not be read"
+            return out | {"fingerprint": None, "fingerprint_reason": reason,
+                          "verdict": None, "verdict_reason": reason}  # fmt: skip
+        return out | {
+            "fingerprint": self.record.fingerprint,
+            "verdict": self.record.verdict.state,
+        }
+
+
+def verify(
+    directory: Place, subject: Subject | None = None, corridor: CorridorPart | None = None
+) -> Verification:
+    """Hold a record against its own hashes, and against the subject and corridor of today.
+
+    ``subject``: of what is to be run now, from ``depthgauge.record.subject``; ``corridor``: the
+    bounds that would be in force now.
+
+    Raises RecordError where there is no record: a directory that is none is not a broken one.
+    """
+    stored, faults = examined(directory)
+    name = os.fspath(directory)
+    record = stored.record if stored else None
+    if faults or record is None:
+        return Verification(name, "broken", tuple(faults), record, False)
+    changes = list[Change]()
+    if subject is not None:
+        changes += subject_changes(record.subject, subject)
+    if corridor is not None:
+        changes += corridor_changes(record.corridor, corridor)
+    changes += _torch(record)
+    return _judged(name, changes, record, subject is not None)
+
+
+def _torch(record: Record) -> Sequence[Change]:
+    before, after = record.provenance.torch, torch_version()
+    if before == after:
+        return ()
+    return (Change("torch", before, after, f"torch version {before} -> {after}"),)
+
+
+def _judged(name: str, changes: Sequence[Change], record: Record, compared: bool) -> Verification:
+    return Verification(name, "stale" if changes else "valid", tuple(changes), record, compared)

@@ -1,0 +1,225 @@
+"""A commission that is killed at any moment goes on, and ends as if it had not been."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from depthgauge.errors import RecordError
+from depthgauge.record import files
+from depthgauge.record.document import CURVES, CorridorPart, Verdict
+from depthgauge.record.folder import Stored, read
+from depthgauge.record.running import Running
+from depthgauge.record.verify import verify
+from tests.record import factory
+
+PLAN = {"gates": list(factory.GATES), "depths": (12, 48, 96)}
+CORRIDOR = CorridorPart(name="default", bounds={})
+
+
+def commission(
+    directory: Any,
+    resume: bool = False,
+    upto: int | None = None,
+    pause: float = 0.0,
+    **changes: Any,
+) -> Stored | None:
+    """Four gates of made-up numbers, each with two curves; ``upto``: interrupted after so many."""
+    given = {"subject": factory.subject(), "plan": PLAN, **changes}
+    with Running.open(directory, given["subject"], given["plan"], resume) as running:
+        if running.finished:
+            return running.finished
+        for place, name in list(enumerate(factory.GATES))[len(running.done) :]:
+            if place == upto:
+                return None
+            time.sleep(pause)
+            rng = np.random.default_rng(place)
+            arrays = {"blocks": np.arange(97), "state": rng.normal(size=(97, 2)),
+                      "gradient": rng.normal(size=(97, 2)) * np.inf}  # fmt: skip
+            curves = [factory.curve(name, values=key, quantity=f"{key}_rms")
+                      for key in ("state", "gradient")]  # fmt: skip
+            gate = factory.gate(name, "warn" if place == 2 else "pass")
+            running.add(gate, arrays, curves, seconds=time.perf_counter(), notes=[f"note {place}"])
+        verdict = Verdict(state="warn", weakest="precision", score=0.2)
+        return running.finish(verdict, CORRIDOR, notes=("the last",))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of a commission that was not interrupted."""
+    directory = tmp_path_factory.mktemp("whole") / "record"
+    assert commission(directory) is not None
+    return directory
+
+
+def assert_as_uninterrupted(directory: Path, whole: Path) -> None:
+    assert sorted(os.listdir(directory)) == [CURVES, "record.json"]
+    assert read(directory).record.fingerprint == read(whole).record.fingerprint
+    assert (directory / CURVES).read_bytes() == (whole / CURVES).read_bytes()
+    assert verify(directory).state == "valid"
+
+
+def test_the_record_of_a_commission(whole: Path) -> None:
+    found = read(whole)
+    record = found.record
+    assert [gate.name for gate in record.gates] == list(factory.GATES)
+    assert [gate.curves for gate in record.gates] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert [curve.gate for curve in record.curves] == [g for g in factory.GATES for _ in "ab"]
+    assert record.notes == ("note 0", "note 1", "note 2", "note 3", "the last")
+    assert list(record.provenance.wall_seconds) == list(factory.GATES)
+    assert record.provenance.started <= record.provenance.finished
+    state = found.arrays[record.curves[4].values]
+    assert np.array_equal(state, np.random.default_rng(2).normal(size=(97, 2)))
+
+
+@pytest.mark.parametrize("gates", range(5))
+def test_interrupted_after_any_gate_it_goes_on(tmp_path: Path, whole: Path, gates: int) -> None:
+    assert (commission(tmp_path, upto=gates) is None) == (gates < 4)
+    if gates < 4:
+        with pytest.raises(RecordError, match=rf"has not ended \({gates} gates done\)"):
+            read(tmp_path)
+        with Running.open(tmp_path, factory.subject(), PLAN, True) as running:
+            assert [done.gate.name for done in running.done] == list(factory.GATES[:gates])
+    assert commission(tmp_path, resume=True) is not None
+    assert_as_uninterrupted(tmp_path, whole)
+
+
+def test_a_finished_commission_is_not_run_again(tmp_path: Path) -> None:
+    first = commission(tmp_path)
+    assert first is not None
+    before = (tmp_path / "record.json").read_bytes()
+    again = commission(tmp_path, resume=True)
+    assert again is not None
+    assert again.record == first.record
+    assert (tmp_path / "record.json").read_bytes() == before
+    with pytest.raises(RecordError, match="its plan is another"):
+        commission(tmp_path, resume=True, plan={**PLAN, "depths": [12]})
+
+
+def test_without_resume_it_begins_anew_and_the_old_record_stays(tmp_path: Path) -> None:
+    first = commission(tmp_path)
+    assert first is not None
+    commission(tmp_path, upto=2, subject=factory.subject(depth=128))
+    assert read(tmp_path).record == first.record
+    second = commission(tmp_path, subject=factory.subject(width=32))
+    assert second is not None
+    assert read(tmp_path).record.subject.width == 32
+    assert not (tmp_path / "gates").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"subject": factory.subject(depth=128)}, "begun with something else: depth 96 -> 128"),
+        ({"subject": factory.subject(dtype="bfloat16")}, "dtype float32 -> bfloat16"),
+        ({"plan": {**PLAN, "depths": [12, 48]}}, r"plan: depths \[12, 48, 96\] -> \[12, 48\]"),
+        ({"plan": {**PLAN, "stop": True}}, "plan: stop none -> true"),
+    ],
+)  # fmt: skip
+def test_what_is_another_is_not_resumed(tmp_path: Path, changes: Any, words: str) -> None:
+    commission(tmp_path, upto=2)
+    before = sorted(os.listdir(tmp_path / "gates"))
+    with pytest.raises(RecordError, match=words) as caught:
+        commission(tmp_path, resume=True, **changes)
+    assert str(tmp_path) in str(caught.value)
+    assert "leave --resume out to commission it anew" in str(caught.value)
+    assert sorted(os.listdir(tmp_path / "gates")) == before
+    assert commission(tmp_path, resume=True) is not None
+
+
+def test_another_version_does_not_resume(tmp_path: Path) -> None:
+    commission(tmp_path, upto=2)
+    path = tmp_path / "gates" / "commission.json"
+    begun = json.loads(path.read_text())
+    begun["provenance"]["torch"] = "1.0"
+    path.write_text(json.dumps(begun))
+    with pytest.raises(RecordError, match=r"torch 1\.0 -> "):
+        commission(tmp_path, resume=True)
+
+
+def test_a_damaged_gate_is_measured_again_with_those_behind_it(tmp_path: Path, whole: Path) -> None:
+    commission(tmp_path, upto=3)
+    second = sorted((tmp_path / "gates").glob("*.npz"))[1]
+    data = second.read_bytes()
+    second.write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
+    with Running.open(tmp_path, factory.subject(), PLAN, True) as running:
+        assert [done.gate.name for done in running.done] == ["block"]
+    assert commission(tmp_path, resume=True) is not None
+    assert_as_uninterrupted(tmp_path, whole)
+
+
+def test_two_commissions_of_one_directory(tmp_path: Path) -> None:
+    with (
+        Running.open(tmp_path, factory.subject(), PLAN),
+        pytest.raises(RecordError, match=f"is being written by process {os.getpid()}"),
+    ):
+        commission(tmp_path, resume=True)
+    assert commission(tmp_path, resume=True) is not None
+
+
+@pytest.mark.parametrize("at", range(1, 14, 2))
+def test_a_full_disk_and_ctrl_c_at_any_write(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    real = os.write
+    for error in (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()):
+        directory, calls = tmp_path / type(error).__name__, 0
+
+        def counted(*given: Any, error: BaseException = error) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise error
+            return real(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files.os, "write", counted)
+            with contextlib.suppress(RecordError, KeyboardInterrupt):
+                commission(directory)
+        assert not list(directory.rglob("*.part"))
+        assert commission(directory, resume=True) is not None
+        assert_as_uninterrupted(directory, whole)
+
+
+PROGRAM = """
+import sys
+from tests.record.test_running import commission
+commission(sys.argv[1], resume=True, pause=0.05)
+"""
+
+
+def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, whole: Path) -> None:
+    random_ = random.Random(7)
+    stopped = set()
+    for attempt in range(20):
+        directory = tmp_path / str(attempt)
+        kills = 0
+        while True:
+            program = [sys.executable, "-c", PROGRAM, str(directory)]
+            with subprocess.Popen(program) as process:
+                while not directory.exists():
+                    assert process.poll() is None
+                    time.sleep(0.005)
+                time.sleep(random_.uniform(0, 0.25))
+                if kills < 2:
+                    process.send_signal(signal.SIGKILL)
+                status = process.wait()
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL
+            kills += 1
+            stopped.add(len(list(directory.glob("gates/*.npz"))))
+        assert_as_uninterrupted(directory, whole)
+    assert len(stopped) > 2, stopped
