@@ -15,6 +15,7 @@ below half a unit in the last place of a weight is the zero that training would 
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -87,6 +88,13 @@ class Step:
             raise SpecificationError(f"lr is {lr!r}, expected a finite number of at least 0")
         if lr is not None and lr > _LARGEST:
             raise SpecificationError(f"lr is {lr!r}, which float32 cannot hold; give a smaller one")
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of a named optimiser; NaN of one that has its own."""
+        if self.lr is not None or not isinstance(self.optimizer, str):
+            return math.nan if self.lr is None else self.lr
+        return OPTIMIZERS[self.optimizer][0]
 
     def made(self, parameters: list[nn.Parameter]) -> Optimizer:
         """A new optimiser of these parameters, where none was given."""

@@ -9,59 +9,31 @@ bound whole: what it took away has not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
+
 from depthgauge.errors import DepthgaugeError, NetworkError
-from depthgauge.profile import Profile
 from depthgauge.recipes.apply import rewritten
-from depthgauge.study.ablation import Ablation, Varied, ablate
+from depthgauge.study.ablation import Ablation, Varied
+from depthgauge.study.builders import stacked
 from depthgauge.study.cases import Case, EquationCase, measured
 from depthgauge.study.commission.gated import Drawn, Gated, curves_of, table
 from depthgauge.study.commission.plain import plain_control
 from depthgauge.study.commission.plan import Plan
-from depthgauge.study.commission.transport import CHEAP, Bench, named
-from depthgauge.study.corridor import Corridor, Verdict
+from depthgauge.study.commission.update import updates
+from depthgauge.study.commission.transport import GATES, SEEN, Bench, Judging, named
+from depthgauge.study.corridor import Verdict
+from depthgauge.study.growth import growth
+from depthgauge.summaries import SUMMARIES
 
 __all__ = ["ablation", "depth", "rival", "shallow"]
 
-#: Instruments of every configuration.
-SEEN: Final = (*CHEAP, "spectrum")
 _DRAWN: Final = ("state_rms", "gradient_rms")
 #: A rival is better by more than this many decades of margin, or it is not.
 _BETTER: Final = 0.1
-
-
-class _Judged:
-    """The plan's bounds that can be judged by what these gates measure."""
-
-    def __init__(self, plan: Plan, profile: Profile) -> None:
-        self._plan, self._known = plan, set(profile.summary())
-        self.name = plan.corridor.name
-
-    def at(self, depth: int, dtype: str) -> Corridor:
-        bounds = self._plan.bounds(depth, dtype).bounds
-        return Corridor(tuple((n, b) for n, b in bounds if n in self._known), self.name)
-
-
-# ---------------------------------------------------------------------------------- ablation
-
-
-def ablations(plan: Plan, bench: Bench) -> dict[int, Ablation]:
-    """The changes at every depth."""
-    corridor = _Judged(plan, bench.wide)
-    changes = list(plan.vary) if plan.vary is not None else None
-    return {
-        depth: ablate(case, vary=changes, corridor=corridor, instruments=SEEN)
-        for depth, case in plan.cases.items()
-        if not depth_changes(changes, plan, depth)
-    }
-
-
-def depth_changes(changes: Sequence[str] | None, plan: Plan, depth: int) -> bool:
-    """Whether a change of the ablation is one of depth, which only the full depth can be asked."""
-    named_ = any(str(change).startswith(f"{plan.axis}=") for change in changes or ())
-    return named_ and depth != plan.depths[-1]
 
 
 def ablation(plan: Plan, bench: Bench) -> Gated:
@@ -92,21 +64,27 @@ def ablation(plan: Plan, bench: Bench) -> Gated:
     return Gated("pass", **more)
 
 
+#: Factors that cost something, so that one which no bound needs has not earned its place.
+_COSTLY: Final = ("norm", "placement")
+
+
 def _lessons(found: Ablation) -> list[str]:
     """What each change says of the feature that it changed."""
+    factors = {row.change: row.differences[0].factor for row in found.rows if row.single}
     said = []
     for remedy in found.remedies:
         if not remedy.single:
             continue
+        factor = factors[remedy.change]
         if remedy.breaks:
-            said.append(
-                f"{remedy.change} breaks {', '.join(remedy.breaks)}: what it changes has earned its "
-                f"place at this depth"
-            )
+            broken = ", ".join(remedy.breaks)
+            said.append(f"{remedy.change} breaks {broken}: the {factor} has earned its place here")
         elif remedy.whole:
+            what = f"the {factor} has not earned its place by these bounds"
+            other = f"these bounds do not depend on the {factor} so far"
+            words = what if factor in _COSTLY else other
             said.append(
-                f"{remedy.change} leaves every bound whole (score {remedy.score:+.3g}): what it "
-                f"changes has not earned its place here"
+                f"{remedy.change} leaves every bound whole (score {remedy.score:+.3g}): {words}"
             )
     return said
 
@@ -135,13 +113,8 @@ def _verdict(verdict: Verdict | None) -> tuple[str, float | None, str]:
 
 def _effects(at: int, found: Ablation) -> Any:
     """Every effect, the largest for its spread first."""
-    columns = (
-        "change", "quantity", "unit", "before", "after", "effect", "least", "largest", "n",
-    )  # fmt: skip
-    rows = [
-        (e.change, e.quantity, e.unit, e.before, e.after, e.median, e.low, e.high, e.n)
-        for e in found.ranked
-    ]
+    columns = ("change", "quantity", "unit", "n", "median", "min", "max", "note")
+    rows = [(e.change, e.quantity, e.unit, e.n, *e.spread, e.note) for e in found.ranked]
     return table("ablation", f"Effects of single changes, depth {at}", columns, rows)
 
 
@@ -149,31 +122,30 @@ def _effects(at: int, found: Ablation) -> Any:
 
 
 def depth(plan: Plan, bench: Bench) -> Gated:
-    """How each number grows, where it will break its bound, and whether the depths told the
-    configurations apart."""
+    """How each number grows, and whether the depths told the configurations apart."""
     if len(plan.depths) < 2:
         return Gated("not_measured", "one depth was measured, and a law needs two")
-    swept = bench.laws
-    rows = [law.row for law in swept.laws]
-    made = table("laws", "Laws over depth", swept.columns, rows)
-    states = {
-        v.state
+    profiles = list(bench.sweep.values())
+    rows, notes = [], []
+    for name in profiles[-1].summary():
+        values = [profile.summary().get(name) for profile in profiles]
+        if any(v is None for v in values):
+            continue
+        law = growth(plan.depths, np.stack(values), SUMMARIES[name].scale)
+        rows.append((name, law.state, str(law), len(profiles[-1].seeds)))
+    made = table("laws", "Laws over depth", ("quantity", "law", "formula", "n"), rows)
+    verdicts = [
+        v
         for one in bench.ablations.values()
         for v in (one.verdict, *(row.verdict for row in one.rows))
         if v is not None
-    }
-    told = "fail" in states
-    notes = [str(b) for b in swept.breaks]
-    soon = [b for b in swept.breaks if b.within(2 * plan.depths[-1])]
-    if not told:
-        deepest = plan.depths[-1]
+    ]
+    if not any(v.state == "fail" for v in verdicts):
         why = (
             f"the test did not discriminate: every configuration stays inside its bounds at every "
-            f"depth up to {deepest}"
+            f"depth up to {plan.depths[-1]}"
         )
         return Gated("warn", why, tables=(made,), notes=(why, *notes))
-    if soon:
-        return Gated("warn", str(soon[0]), tables=(made,), notes=tuple(notes))
     return Gated("pass", tables=(made,), notes=tuple(notes))
 
 
@@ -212,7 +184,9 @@ def _held(plan: Plan, case: Case, notes: tuple[str, ...] = ()) -> Gated:
     (profile,) = measured([case], SEEN)
     if isinstance(profile, DepthgaugeError):
         return Gated("not_measured", str(profile))
-    verdict = _Judged(plan, profile).at(profile.depth, profile.dtype).judge(profile)
+    # Of directions a plain stack of random layers loses some with each, which is no fault of it.
+    bounds = Judging(plan, (*GATES["rivers"], *GATES["gates"]))
+    verdict = bounds.at(profile.depth, profile.dtype).judge(profile)
     curves = tuple(curves_of(profile, named(profile.depth, case.name), _DRAWN))
     if verdict.state in ("pass", "warn"):
         return Gated("pass", "", verdict.judgements, curves=curves, notes=notes)
@@ -232,15 +206,18 @@ def rival(plan: Plan, bench: Bench) -> Gated:
         return Gated("not_measured", f"{plan.rival} does not cover this block: {error}")
     against = EquationCase(replace(case.specification, network=made.network), plan.rival)
     profiles = measured([case, against], SEEN)
-    rows, verdicts, curves = [], [], []
-    for one, profile in zip((case, against), profiles, strict=True):
+    steps = bench.first, updates(plan, against)
+    rows, scores, curves = [], [], []
+    for one, profile, step in zip((case, against), profiles, steps, strict=True):
         if isinstance(profile, DepthgaugeError):
             return Gated("not_measured", f"{one.name}: {profile}")
-        verdict = _Judged(plan, profile).at(profile.depth, profile.dtype).judge(profile)
-        verdicts.append(verdict)
-        rows += [
-            (one.name, j.name, j.median, j.low, j.high, j.n, j.margin) for j in verdict.judgements
-        ]
+        seen = (
+            (profile, Judging(plan)),
+            (stacked(step), Judging(plan, GATES["first update"])),
+        )
+        judged = [j for p, b in seen for j in b.at(p.depth, p.dtype).judge(p).judgements]
+        scores.append(min((j.margin for j in judged if j.n), default=-math.inf))
+        rows += [(one.name, j.name, j.median, j.low, j.high, j.n, j.margin) for j in judged]
         curves += curves_of(profile, named(profile.depth, one.name), _DRAWN)
     columns = ("configuration", "summary", "median", "least", "largest", "n", "margin")
     title = f"Against {plan.rival}"
@@ -249,7 +226,7 @@ def rival(plan: Plan, bench: Bench) -> Gated:
         "curves": tuple(curves),
         "notes": made.changes,
     }
-    own, its = ((v.score if v.score is not None else float("-inf")) for v in verdicts)
+    own, its = scores
     said = f"smallest margin {own:+.3g} decades, {plan.rival} {its:+.3g}"
     if its > own + _BETTER:
         state = "fail" if own < 0 <= its else "warn"

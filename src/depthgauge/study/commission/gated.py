@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge.profile import Profile
-from depthgauge.record.parts import WORST_FIRST, Cell, Curve, Gate, State, Table
+from depthgauge.record.parts import WORST_FIRST, Cell, Curve, Gate, Limits, State, Table
 from depthgauge.record.parts import Judgement as JudgementPart
 from depthgauge.study.corridor import Judgement
 
@@ -106,11 +106,18 @@ def part_of(name: str, question: str, leaves_open: str, gated: Gated) -> Gate:
         question=question,
         state=gated.state,
         reason=gated.reason,
-        judgements=tuple(JudgementPart.model_validate(j.to_dict()) for j in gated.judgements),
+        judgements=tuple(map(_judgement, gated.judgements)),
         leaves_open=leaves_open,
         notes=gated.notes,
         tables=gated.tables,
     )
+
+
+def _judgement(judgement: Judgement) -> JudgementPart:
+    """Why a bound is what it is stands once, in the record's corridor."""
+    document = judgement.to_dict()
+    bound = {k: v for k, v in document["bound"].items() if k in Limits.model_fields}
+    return JudgementPart.model_validate({**document, "bound": bound})
 
 
 def curve_parts(

@@ -46,8 +46,7 @@ def plain_control(network: Network, blocks: int) -> Network:
     attention, whose stack without a skip collapses however shallow it is."""
     if any(isinstance(node, Attention) for node in walk(network.block)):
         raise NetworkError("attention without a skip collapses however few blocks there are")
-    block = rewrite(network.block, without_inits)
-    block = rewrite(block, _plain)
+    block = rewrite(without_inits(network.block), _plain)
     assert isinstance(block, Block)
     if any(isinstance(node, Add | Norm) for node in walk(block)):
         raise NetworkError(

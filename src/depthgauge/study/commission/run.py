@@ -13,10 +13,11 @@ from depthgauge.errors import DepthgaugeError
 from depthgauge.record.folder import Stored
 from depthgauge.record.parts import Bound, CorridorPart, Gate, State, Verdict
 from depthgauge.record.running import Running
-from depthgauge.record.subject import subject_of_plan
+from depthgauge.record.subject import own_bounds
 from depthgauge.study.commission import contrasts, transport, update
 from depthgauge.study.commission.gated import Gated, curve_parts, part_of, worst
 from depthgauge.study.commission.plan import Plan, planned
+from depthgauge.study.commission.subject import subject_of_plan
 from depthgauge.study.commission.transport import Bench
 from depthgauge.study.cases import case_of
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from depthgauge.errors import DepthgaugeError
 from depthgauge.profile import Profile
+from depthgauge.study.ablation import Ablation, ablate
 from depthgauge.study.cases import Case, EquationCase, measured
 from depthgauge.study.commission.gated import Drawn, Gated, curves_of, judged, table
 from depthgauge.study.commission.plan import Plan
-from depthgauge.study.corridor import Judgement
+from depthgauge.study.corridor import Corridor, Judgement
 from depthgauge.summaries import SUMMARIES, spread
 
 __all__ = ["GATES", "Bench", "block", "directions", "local_gates", "precision", "rivers"]
@@ -35,6 +36,10 @@ GATES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "first update": ("functional_update", "stiffness"),
 }  # fmt: skip
+#: Instruments of every configuration that is held against the network, and what they can be judged
+#: by.
+SEEN: Final = (*CHEAP, "spectrum")
+JUDGED: Final = (*GATES["rivers"], *GATES["gates"], *GATES["directions"])
 assert {name for names in GATES.values() for name in names} == set(SUMMARIES)
 
 _RIVERS: Final = (
@@ -79,11 +84,43 @@ class Bench:
         """At the depth that is commissioned."""
         return self.sweep[self.plan.depths[-1]]
 
+    @cached_property
+    def ablations(self) -> dict[int, Ablation]:
+        """The changes of the ablation at each depth, against what is measured with them."""
+        corridor, vary = self.judging, self.plan.vary
+        return {
+            depth: ablate(case, vary=vary, corridor=corridor, instruments=SEEN)
+            for depth, case in self.plan.cases.items()
+        }
+
+    @cached_property
+    def first(self) -> list[Profile]:
+        """The first update, one profile a seed."""
+        from depthgauge.study.commission.update import updates
+
+        return updates(self.plan, self.plan.cases[self.plan.depths[-1]])
+
+    @property
+    def judging(self) -> Judging:
+        return Judging(self.plan)
+
     def judgements(self, profile: Profile, names: Iterable[str]) -> tuple[Judgement, ...]:
         """The bounds on these summaries, held against the profile."""
         wanted = set(names)
         verdict = self.plan.bounds(profile.depth, profile.dtype).judge(profile)
         return tuple(j for j in verdict.judgements if j.name in wanted)
+
+
+class Judging:
+    """The plan's bounds on some summaries, those that the gates of contrast measure."""
+
+    def __init__(self, plan: Plan, names: Iterable[str] = JUDGED) -> None:
+        self._plan, self._names = plan, frozenset(names)
+        self.name = plan.corridor.name
+
+    def at(self, depth: int, dtype: str) -> Corridor:
+        bounds = self._plan.bounds(depth, dtype).bounds
+        return Corridor(tuple((n, b) for n, b in bounds if n in self._names), self.name)
 
 
 def named(depth: int, what: str = "baseline") -> str:
@@ -125,8 +162,7 @@ def _stream(stream: dict[str, object]) -> str:
 
 def _equation(plan: Plan, case: EquationCase) -> Gated:
     network = case.specification.network
-    rows = [("equation", network.written), *case.factors.items()]
-    rows += [(f"init of {name}", text) for name, text in _inits(network)]
+    rows = [("equation", str(network.block)), *case.factors.items()]
     rows.append(("optimizer", f"{plan.step.optimizer}, learning rate {plan.step.rate:g}"))
     left = _left_open(case, plan)
     made = table("block", "What was commissioned", ("part", "as written"), rows)
@@ -135,19 +171,16 @@ def _equation(plan: Plan, case: EquationCase) -> Gated:
     return Gated("pass", tables=(made,))
 
 
-def _inits(network) -> list[tuple[str, str]]:
-    from depthgauge.equation.text import to_text
-
-    return [(name, to_text(init)) for name, init in network.inits.items()]
-
-
 def _left_open(case: EquationCase, plan: Plan) -> list[str]:
     """Choices that no one made, of those that decide."""
     network = case.specification.network
-    chosen = network.chosen
-    left = []
-    if "default" not in chosen:
-        loose = [name for name in network.inits if name not in chosen]
+    given, left = network.inits, []
+    if "default" not in given:
+        loose = [
+            layer.name
+            for layer in network.layers.weights
+            if layer.init is None and not any(alias in given for alias in layer.aliases)
+        ]
         if loose:
             left.append(f"the initialisation of {', '.join(loose)}")
     if plan.step.lr is None:

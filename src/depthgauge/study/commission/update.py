@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
-
-import numpy as np
 
 from depthgauge.instruments.subject import Effort
 from depthgauge.profile import Profile
-from depthgauge.sites import Column
-from depthgauge.study.cases import EquationCase
+from depthgauge.study.builders import stacked
+from depthgauge.study.cases import Case, EquationCase
 from depthgauge.study.classified import classified
 from depthgauge.study.commission.gated import Gated, curves_of, judged, table
 from depthgauge.study.commission.plan import Plan
 from depthgauge.study.commission.transport import GATES, Bench, named
 from depthgauge.trace.measuring import measure_module
 
-__all__ = ["first_update"]
+__all__ = ["first_update", "updates"]
 
 #: Examples of an equation's classes, at most: curvature is that of a batch.
 EXAMPLES: Final = 64
@@ -28,8 +25,8 @@ _CURVES: Final = ("functional_update", "branch_update", "update_to_weight")
 def first_update(plan: Plan, bench: Bench) -> Gated:
     """The step that the optimiser would take, on a loss that has a minimum."""
     depth = plan.depths[-1]
-    profiles = _profiles(plan, depth)
-    whole = together(profiles)
+    profiles = bench.first
+    whole = stacked(profiles)
     return judged(
         bench.judgements(whole, GATES["first update"]),
         "the first update was measured",
@@ -39,8 +36,8 @@ def first_update(plan: Plan, bench: Bench) -> Gated:
     )
 
 
-def _profiles(plan: Plan, depth: int) -> list[Profile]:
-    case = plan.cases[depth]
+def updates(plan: Plan, case: Case) -> list[Profile]:
+    """The first update of a case: of an equation behind a classifier, a profile a seed."""
     asked = ("updates", "stiffness")
     if not isinstance(case, EquationCase):
         found = case.measure(asked, effort=Effort(step=plan.step, branches=1))
@@ -58,26 +55,6 @@ def _profiles(plan: Plan, depth: int) -> list[Profile]:
             )
         )  # fmt: skip
     return out
-
-
-def together(profiles: Sequence[Profile]) -> Profile:
-    """Profiles of one network under several seeds as one with a seed axis."""
-    first = profiles[0]
-    if len(profiles) == 1:
-        return first
-    columns = {}
-    for name, column in first.columns.items():
-        each = [p.columns.get(name) for p in profiles]
-        if all(c is not None and c.rows == column.rows for c in each):
-            values = np.concatenate([c.values for c in each if c is not None], axis=1)
-            columns[name] = Column(column.rows, values)
-    return replace(
-        first,
-        seeds=tuple(s for p in profiles for s in p.seeds),
-        seed_axis=True,
-        columns=columns,
-        vectors={},
-    )
 
 
 def _note(profile: Profile) -> dict[str, Any]:
