@@ -244,14 +244,13 @@ def _row(
 ) -> Varied:
     if isinstance(after, DepthgaugeError):
         return Varied(case.name, tuple(found), refused=str(after))
-    not_held = getattr(base, "not_held", None)
     return Varied(
         case.name,
         tuple(found),
         after,
         bounds.judge(after),
         tuple(effects(case.name, before, after)),
-        tuple(not_held(case)) if not_held else (),
+        tuple(base.not_held(case)),
     )
 
 

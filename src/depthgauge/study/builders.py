@@ -125,7 +125,7 @@ class BuilderCase:
     def _values(self) -> dict[str, object]:
         if isinstance(self.target, Mapping):
             return dict(self.arguments)
-        return {**defaults(self.target), **self.arguments}
+        return {**defaults(self.target, self.arguments), **self.arguments}
 
     def changed(self, change: Change) -> BuilderCase:
         name, value = change.factor, change.value

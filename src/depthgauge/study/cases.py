@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Case", "EquationCase", "case_of", "differences", "measured"]
 
 
+#: Factors that change how many numbers are drawn, or by which rule.
+_CONSUMING: Final = ("form", "init", "width", "batch", "tokens", "size", "draws")
+
 #: The seeds where nobody says any.
 SEEDS: Final = (0, 1, 2)
 
@@ -56,6 +59,11 @@ class Case(Protocol):
 
     def against(self, other: Any) -> list[Difference]:
         """What differs in another case of this kind."""
+        ...
+
+    def not_held(self, other: Any) -> list[str]:
+        """What begins with other numbers in the other, although it is there in both; a sentence
+        each, after both were measured."""
         ...
 
     def measure(
@@ -114,6 +122,16 @@ class EquationCase:
 
     def against(self, other: EquationCase) -> list[Difference]:
         return self._read.differences(other._read)
+
+    def not_held(self, other: EquationCase) -> list[str]:
+        """Keyed draws hold every weight; of one generator in order, what comes before moves it."""
+        moved = [found.factor for found in self.against(other) if found.factor in _CONSUMING]
+        if self.specification.network.draws == "keyed" or not moved:
+            return []
+        return [
+            f"the weights are drawn in order from one generator, from which another "
+            f"{moved[0]} takes more or fewer numbers: they are not those of the baseline"
+        ]
 
     def measure(
         self,
