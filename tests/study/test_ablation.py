@@ -331,3 +331,12 @@ def test_six_changes_at_depth_96_take_seconds() -> None:
     assert len(found.rows) == 6
     assert time.perf_counter() - start < 30  # five on a quiet machine
     assert math.isfinite(found.ranked[0].strength)
+
+
+def test_a_specification_brings_its_instruments() -> None:
+    network = dg.Network(GROWS, 4, 8)
+    rivers = Specification(network, 4, (0, 1), instruments="rivers")
+    found = ablate(rivers, ["scale/2"], corridor=BOUNDS)
+    assert "saturated_fraction" not in found.baseline
+    more = ablate(rivers, ["scale/2"], corridor=BOUNDS, instruments="rivers,gates")
+    assert "saturated_fraction" in more.baseline

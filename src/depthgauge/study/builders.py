@@ -113,6 +113,10 @@ class BuilderCase:
         return self.seed
 
     @property
+    def instruments(self) -> str:
+        return "fast"
+
+    @property
     def corridor(self) -> Corridor | None:
         return None
 
@@ -183,7 +187,7 @@ class BuilderCase:
         for done, seed in enumerate(self.seed, 1):
             made = self.build(seed)
             self.digests[seed] = _digests(made)
-            name = self.target if isinstance(self.target, str) else ""
+            name = "" if isinstance(self.target, Mapping) else _name(self.target)
             profile = measure_module(*made, seed=seed, instruments=instruments, name=name, **more)
             found.append(profile)
             if progress is not None:

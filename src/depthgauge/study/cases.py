@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from depthgauge.equation.nodes import Block
 from depthgauge.errors import DepthgaugeError, SpecificationError, TargetError
 from depthgauge.network.spec import Network
+from depthgauge.study.builders import BuilderCase
 from depthgauge.study.changes import Change, applied
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.factors import Difference, Factors
+from depthgauge.study.factors import Difference, Factors, differences
 from depthgauge.study.specification import Specification
 from depthgauge.study.usual import usual
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from depthgauge.measurement import Progress
     from depthgauge.profile import Profile
 
-__all__ = ["Case", "EquationCase", "case_of", "differences", "measured"]
+__all__ = ["BuilderCase", "Case", "EquationCase", "case_of", "differences", "measured"]
 
 
 #: Factors that change how many numbers are drawn, or by which rule.
@@ -47,6 +48,11 @@ class Case(Protocol):
 
     @property
     def seeds(self) -> tuple[int, ...]: ...
+
+    @property
+    def instruments(self) -> str | tuple[str, ...]:
+        """Those that it is measured with where nobody names others."""
+        ...
 
     @property
     def corridor(self) -> Corridor | None: ...
@@ -76,19 +82,6 @@ class Case(Protocol):
         ...
 
 
-def differences(a: Case, b: Case) -> list[Difference]:
-    """Every factor in which the two differ, before and after.
-
-    Raises SpecificationError for cases of two kinds, which share no factors.
-    """
-    if type(a) is not type(b):
-        raise SpecificationError(
-            f"'{a.name}' and '{b.name}' are cases of two kinds, an equation and Python code, which "
-            f"have no factor in common"
-        )
-    return a.against(b)
-
-
 @dataclass(frozen=True, eq=False)
 class EquationCase:
     """A network that an equation describes, as its specification says it is to be run."""
@@ -109,6 +102,10 @@ class EquationCase:
     def seeds(self) -> tuple[int, ...]:
         seed = self.specification.seed
         return (seed,) if isinstance(seed, int) else tuple(seed)
+
+    @property
+    def instruments(self) -> str | tuple[str, ...]:
+        return self.specification.instruments
 
     @property
     def corridor(self) -> Corridor | None:
@@ -162,7 +159,6 @@ def case_of(
     it. Raises TargetError for anything else, and SpecificationError for what a target cannot take.
     """
     from depthgauge.arguments import seeds_of
-    from depthgauge.study.builders import BuilderCase
     from depthgauge.trace.targets import is_code
 
     options = {name: value for name, value in given.items() if value is not None}
