@@ -41,7 +41,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(toml)
     (tmp_path / "my_model.py").write_text(blocks(README, "python")[0])
     commands = [line for line in README.splitlines() if line.startswith("depthgauge ")]
-    assert len(commands) == 12
+    assert len(commands) == 13
     for command in commands:
         if "package.module" in command:  # stands for a package of the reader's
             continue
@@ -51,7 +51,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
             program, cwd=tmp_path, capture_output=True, text=True, check=False, env=ENVIRONMENT
         )
         assert done.returncode == 0, done.stderr
-        words = ("blocks", '"sites"', "reference: ", "audit: ", "step ~ L^")
+        words = ("blocks", '"sites"', "reference: ", "audit: ", "step ~ L^", "strongest")
         assert any(word in done.stdout for word in words)
 
 
@@ -116,7 +116,7 @@ def test_the_language_page_names_every_word() -> None:
 UPDATES = (ROOT / "docs" / "updates.md").read_text()
 
 
-@pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1)])
+@pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1), ("ablation", 1)])
 def test_the_python_of_a_page_prints_what_the_page_shows(name: str, examples: int) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
     code, shown = blocks(page, "python"), re.findall(r"```\n\n```\n(.*?)```", page, re.S)
@@ -152,6 +152,25 @@ def test_the_directions_page_names_every_quantity_and_preset() -> None:
     quantities = [quantity for name in chosen for quantity in INSTRUMENTS[name]]
     for name in (*quantities, *VECTORS, *PRESETS):
         assert f"`{name}`" in page, name
+
+
+def test_the_ablation_page_names_every_factor_and_change_that_is_read() -> None:
+    from depthgauge.network.spec import Network
+    from depthgauge.study.changes import Change, applied
+    from depthgauge.study.factors import FACTORS
+    from depthgauge.study.specification import Specification
+
+    page = (ROOT / "docs" / "ablation.md").read_text()
+    (factors,) = re.findall(r"`depthgauge.study.factors`\): ([\w, \n]+)\.", page)
+    assert re.split(r",\s+", factors) == list(FACTORS)
+    table = re.findall(r"^\| (`.*?) \|", page, re.M)
+    written = [text for cell in table for text in re.findall(r"`(\w[^`]*)`", cell)]
+    base = Specification(Network("h + W2(gelu(W1(rmsnorm(h))))/L", 3, 8))
+    images = Specification(Network("h + conv3(gelu(h))", 3, 8))
+    for text in (text for text in written if "..." not in text and "KEY" not in text):
+        change = Change.of(text if re.search("[=*/]", text) else f"placement={text}")
+        applied(images if change.factor == "size" else base, change)
+    assert len(written) > 15
 
 
 def test_the_short_run_of_the_recipes_page_runs() -> None:

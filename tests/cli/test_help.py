@@ -23,6 +23,9 @@ OPTIONS = {
     "--width",
     "compare": "--arg --batch --debug --depth --depths --help --init --input --json --output "
     "--quiet --recipes --scalar --seed --size --tokens --width",
+    "ablate": "--arg --batch --comparison --corridor --debug --depth --device --draws --dtype "
+    "--help --init --input --instruments --json --output --quiet --scalar --seed --size --tokens "
+    "--vary --width",
 }
 
 
@@ -47,6 +50,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         (["suite", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["measure", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["audit", "--help"], [name for name in HEAVY if name != "pydantic"]),
+        (["ablate", "--help"], [name for name in HEAVY if name != "pydantic"]),
     ],
 )
 def test_help_and_version_import_nothing_heavy(arguments: list[str], heavy: list[str]) -> None:

@@ -123,7 +123,7 @@ def ablate(
             vary or None,
             corridor=corridor,
             comparison=comparison,
-            instruments=instruments or "fast",
+            instruments=instruments,
             seed=None if seed is None else parse_seed(seed),
             arguments=arguments_of(arg) if arg else None,
             input=input or None,

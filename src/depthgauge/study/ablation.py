@@ -149,7 +149,7 @@ def ablate(
     *,
     corridor: Corridor | Placed | Mapping[str, Any] | str | None = None,
     comparison: bool = False,
-    instruments: str | Iterable[str] = "fast",
+    instruments: str | Iterable[str] | None = None,
     seed: int | Iterable[int] | None = None,
     arguments: Mapping[str, object] | None = None,
     input: str | Iterable[str] | None = None,
@@ -165,7 +165,8 @@ def ablate(
     changes such as ``"norm=none"`` (``study.changes``), of code ``"width=128"``; without it the
     norm moved and taken away, the branches' scale halved and doubled, other activations and
     orthogonal weights, of sizes all others. ``corridor``: bounds, a table of them, the name or file
-    of a corridor; a specification's own bounds go before it.
+    of a corridor; a specification's own bounds go before it. ``instruments``: those of the
+    specification, else the cheap ones.
 
     Raises SpecificationError for a change that changes nothing, and for one that changes two
     factors unless ``comparison``; NetworkError for one that this network has no place for. A number
@@ -186,7 +187,7 @@ def ablate(
             raise SpecificationError(f"vary names '{name}' twice; name it once")
     work = {} if effort is None else {"effort": effort}
     cases = [base, *(case for case, _ in changes)]
-    first, *others = measured(cases, instruments, progress, **work)
+    first, *others = measured(cases, instruments or base.instruments, progress, **work)
     if isinstance(first, DepthgaugeError):
         raise first
     bounds = bounds_of(corridor, base.corridor, first)
@@ -244,14 +245,13 @@ def _row(
 ) -> Varied:
     if isinstance(after, DepthgaugeError):
         return Varied(case.name, tuple(found), refused=str(after))
-    not_held = getattr(base, "not_held", None)
     return Varied(
         case.name,
         tuple(found),
         after,
         bounds.judge(after),
         tuple(effects(case.name, before, after)),
-        tuple(not_held(case)) if not_held else (),
+        tuple(base.not_held(case)),
     )
 
 

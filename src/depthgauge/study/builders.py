@@ -113,6 +113,10 @@ class BuilderCase:
         return self.seed
 
     @property
+    def instruments(self) -> str:
+        return "fast"
+
+    @property
     def corridor(self) -> Corridor | None:
         return None
 
@@ -125,7 +129,7 @@ class BuilderCase:
     def _values(self) -> dict[str, object]:
         if isinstance(self.target, Mapping):
             return dict(self.arguments)
-        return {**defaults(self.target), **self.arguments}
+        return {**defaults(self.target, self.arguments), **self.arguments}
 
     def changed(self, change: Change) -> BuilderCase:
         name, value = change.factor, change.value
@@ -183,7 +187,7 @@ class BuilderCase:
         for done, seed in enumerate(self.seed, 1):
             made = self.build(seed)
             self.digests[seed] = _digests(made)
-            name = self.target if isinstance(self.target, str) else ""
+            name = "" if isinstance(self.target, Mapping) else _name(self.target)
             profile = measure_module(*made, seed=seed, instruments=instruments, name=name, **more)
             found.append(profile)
             if progress is not None:

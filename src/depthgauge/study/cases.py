@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from depthgauge.equation.nodes import Block
 from depthgauge.errors import DepthgaugeError, SpecificationError, TargetError
 from depthgauge.network.spec import Network
+from depthgauge.study.builders import BuilderCase
 from depthgauge.study.changes import Change, applied
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.factors import Difference, Factors
+from depthgauge.study.factors import Difference, Factors, differences
 from depthgauge.study.specification import Specification
 from depthgauge.study.usual import usual
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from depthgauge.measurement import Progress
     from depthgauge.profile import Profile
 
-__all__ = ["Case", "EquationCase", "case_of", "differences", "measured"]
+__all__ = ["BuilderCase", "Case", "EquationCase", "case_of", "differences", "measured"]
 
+
+#: Factors that change how many numbers are drawn, or by which rule.
+_CONSUMING: Final = ("form", "init", "width", "batch", "tokens", "size", "draws")
 
 #: The seeds where nobody says any.
 SEEDS: Final = (0, 1, 2)
@@ -46,6 +50,11 @@ class Case(Protocol):
     def seeds(self) -> tuple[int, ...]: ...
 
     @property
+    def instruments(self) -> str | tuple[str, ...]:
+        """Those that it is measured with where nobody names others."""
+        ...
+
+    @property
     def corridor(self) -> Corridor | None: ...
 
     def changed(self, change: Change) -> Case: ...
@@ -58,6 +67,11 @@ class Case(Protocol):
         """What differs in another case of this kind."""
         ...
 
+    def not_held(self, other: Any) -> list[str]:
+        """What begins with other numbers in the other, although it is there in both; a sentence
+        each, after both were measured."""
+        ...
+
     def measure(
         self,
         instruments: str | Iterable[str] = "fast",
@@ -66,19 +80,6 @@ class Case(Protocol):
     ) -> Profile:
         """Its profile, its seeds on a seed axis; ``more`` goes to ``depthgauge.measure``."""
         ...
-
-
-def differences(a: Case, b: Case) -> list[Difference]:
-    """Every factor in which the two differ, before and after.
-
-    Raises SpecificationError for cases of two kinds, which share no factors.
-    """
-    if type(a) is not type(b):
-        raise SpecificationError(
-            f"'{a.name}' and '{b.name}' are cases of two kinds, an equation and Python code, which "
-            f"have no factor in common"
-        )
-    return a.against(b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,10 @@ class EquationCase:
         return (seed,) if isinstance(seed, int) else tuple(seed)
 
     @property
+    def instruments(self) -> str | tuple[str, ...]:
+        return self.specification.instruments
+
+    @property
     def corridor(self) -> Corridor | None:
         return self.specification.corridor
 
@@ -114,6 +119,16 @@ class EquationCase:
 
     def against(self, other: EquationCase) -> list[Difference]:
         return self._read.differences(other._read)
+
+    def not_held(self, other: EquationCase) -> list[str]:
+        """Keyed draws hold every weight; of one generator in order, what comes before moves it."""
+        moved = [found.factor for found in self.against(other) if found.factor in _CONSUMING]
+        if self.specification.network.draws == "keyed" or not moved:
+            return []
+        return [
+            f"the weights are drawn in order from one generator, from which another "
+            f"{moved[0]} takes more or fewer numbers: they are not those of the baseline"
+        ]
 
     def measure(
         self,
@@ -144,7 +159,6 @@ def case_of(
     it. Raises TargetError for anything else, and SpecificationError for what a target cannot take.
     """
     from depthgauge.arguments import seeds_of
-    from depthgauge.study.builders import BuilderCase
     from depthgauge.trace.targets import is_code
 
     options = {name: value for name, value in given.items() if value is not None}

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from depthgauge.equation.text import to_text
+from depthgauge.errors import SpecificationError
 from depthgauge.network.spec import Network
 from depthgauge.study.trees import NONE, Tree
 
-__all__ = ["FACTORS", "Difference", "Factors", "seeds_text"]
+__all__ = ["FACTORS", "Difference", "Factors", "differences", "seeds_text"]
 
 #: In the order in which they are told.
 FACTORS: Final = (
@@ -35,6 +36,28 @@ class Difference:
 
     def to_dict(self) -> dict[str, str]:
         return {"factor": self.factor, "before": self.before, "after": self.after}
+
+
+class Compared(Protocol):
+    """A case of one kind, which can be held against another of its kind."""
+
+    @property
+    def name(self) -> str: ...
+
+    def against(self, other: Any) -> list[Difference]: ...
+
+
+def differences(a: Compared, b: Compared) -> list[Difference]:
+    """Every factor in which two cases differ, before and after.
+
+    Raises SpecificationError for cases of two kinds, which share no factors.
+    """
+    if type(a) is not type(b):
+        raise SpecificationError(
+            f"'{a.name}' and '{b.name}' are cases of two kinds, an equation and Python code, which "
+            f"have no factor in common"
+        )
+    return a.against(b)
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,15 +143,26 @@ def called(builder: Callable[..., Any], arguments: Mapping[str, object], name: s
     return _target(builder(**arguments), name)
 
 
-def defaults(target: str | Callable[..., Any]) -> dict[str, object]:
-    """The arguments of a callable that have a default, with it; errors as of ``load``."""
+def defaults(
+    target: str | Callable[..., Any], arguments: Mapping[str, object] = {}
+) -> dict[str, object]:
+    """The arguments of a callable that have a default, with it; errors as of ``load``, also where
+    it does not take the ``arguments``."""
     from torch import nn
 
     if isinstance(target, str):
-        with _looked_up(target) as (value, *_):
-            return {} if isinstance(value, nn.Module) or not callable(value) else defaults(value)
+        with _looked_up(target) as (value, owner, attribute, _):
+            if isinstance(value, nn.Module) or not callable(value):
+                return {}
+            why = _misfit(value, owner, attribute, arguments)
+            name, builder = target, value
+    else:
+        name, builder = getattr(target, "__name__", type(target).__name__), target
+        why = _misfit(target, None, name, arguments)
+    if why:
+        raise SpecificationError(f"'{name}' {why}")
     try:
-        parameters = inspect.signature(target).parameters.values()
+        parameters = inspect.signature(builder).parameters.values()
     except (ValueError, TypeError):  # written in C
         return {}
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
