@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from depthgauge.study.corridor import Bound, Corridor, Verdict
     from depthgauge.study.specification import Specification, read_specification
     from depthgauge.study.suites import suite
+    from depthgauge.study.sweep import sweep
+    from depthgauge.study.swept import Sweep
 
 #: Public names and where they live.
 _HOMES = {
@@ -58,6 +60,7 @@ _HOMES = {
     "SpecificationError": "depthgauge.errors",
     "Step": "depthgauge.instruments.step",
     "SuiteResult": "depthgauge.study.claims",
+    "Sweep": "depthgauge.study.swept",
     "TargetError": "depthgauge.errors",
     "UsageError": "depthgauge.errors",
     "Verdict": "depthgauge.study.corridor",
@@ -72,6 +75,7 @@ _HOMES = {
     "read_specification": "depthgauge.study.specification",
     "rewritten": "depthgauge.recipes.apply",
     "suite": "depthgauge.study.suites",
+    "sweep": "depthgauge.study.sweep",
     "to_latex": "depthgauge.equation.latex",
     "to_text": "depthgauge.equation.text",
 }
@@ -93,6 +97,7 @@ __all__ = [
     "SpecificationError",
     "Step",
     "SuiteResult",
+    "Sweep",
     "TargetError",
     "UsageError",
     "Verdict",
@@ -108,6 +113,7 @@ __all__ = [
     "read_specification",
     "rewritten",
     "suite",
+    "sweep",
     "to_latex",
     "to_text",
 ]

@@ -25,6 +25,7 @@ from depthgauge.cli.measure import measure
 from depthgauge.cli.options import Debug, say
 from depthgauge.cli.recipes import recipes
 from depthgauge.cli.suite import suite
+from depthgauge.cli.sweep import sweep
 from depthgauge.errors import ClaimError, DepthgaugeError
 
 __all__ = ["app", "main"]
@@ -36,6 +37,7 @@ INTERRUPTED = 130
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("suite")(suite)
 app.command("measure")(measure)
+app.command("sweep")(sweep)
 app.command("recipes")(recipes)
 app.command("audit")(audit)
 app.command("compare")(compare)
