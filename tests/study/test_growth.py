@@ -77,7 +77,7 @@ def test_without_a_penalty_noise_would_grow() -> None:
 
 
 def test_one_seed_tells_less() -> None:
-    """As docs/corridors.md says: a tenth of the time noise of one seed looks like growth."""
+    """As docs/sweep.md says: a twelfth of the time noise of one seed looks like growth."""
     one, three = drawn(LAWS["constant"], 1, 0.1, False), drawn(LAWS["constant"], 3, 0.1, False)
     assert 0.03 < (one["power"] + one["exponential"]) / TRIALS < 0.15
     assert three["power"] + three["exponential"] < one["power"] + one["exponential"]

@@ -47,10 +47,15 @@ class Crossing:
         if math.isinf(self.depth):
             return "not at all"
         if math.isnan(self.low):
-            return f"at {self.depth:,.0f} blocks (no interval)"
+            return f"{self.place} (no interval)"
         ends = [f"{end:,.0f}" if math.isfinite(end) else "no end" for end in (self.low, self.high)]
+        return f"{self.place} [{ends[0]}, {ends[1]}]"
+
+    @property
+    def place(self) -> str:
+        """``at 441 blocks or later``."""
         other = {"slower": " or later", "faster": " or earlier"}.get(self.bend, "")
-        return f"at {self.depth:,.0f} blocks{other} [{ends[0]}, {ends[1]}]"
+        return f"at {self.depth:,.0f} blocks{other}"
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ class Sweep:
         further = "go deeper, or hold it to tighter bounds"
         if coming := first_to_break(self.breaks):
             will = "breaks" if coming.state == "will_break" else "may break"
-            further = f"by its law {coming.name} {will} first, at {coming.depth:,.0f} blocks"
+            where = min(coming.crossings, key=lambda crossing: crossing.depth).place
+            further = f"by its law {coming.name} {will} first, {where}"
         return f"did not discriminate: everything passes at all depths tried ({tried}){rest}; " + (
             further
         )
