@@ -117,6 +117,7 @@ UPDATES = (ROOT / "docs" / "updates.md").read_text()
 
 
 @pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1), ("ablation", 1)])
+@pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1), ("sweep", 1)])
 def test_the_python_of_a_page_prints_what_the_page_shows(name: str, examples: int) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
     code, shown = blocks(page, "python"), re.findall(r"```\n\n```\n(.*?)```", page, re.S)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from depthgauge.study.corridor import Bound, Corridor, Verdict
     from depthgauge.study.specification import Specification, read_specification
     from depthgauge.study.suites import suite
+    from depthgauge.study.sweep import sweep
+    from depthgauge.study.swept import Sweep
 
 #: Public names and where they live, with the name there where it is another.
 _HOMES = {
@@ -67,6 +69,7 @@ _HOMES = {
     "SpecificationError": "depthgauge.errors",
     "Step": "depthgauge.instruments.step",
     "SuiteResult": "depthgauge.study.claims",
+    "Sweep": "depthgauge.study.swept",
     "TargetError": "depthgauge.errors",
     "UsageError": "depthgauge.errors",
     "Verdict": "depthgauge.study.corridor",
@@ -84,6 +87,7 @@ _HOMES = {
     "rewritten": "depthgauge.recipes.apply",
     "subject_of": "depthgauge.record.subject",
     "suite": "depthgauge.study.suites",
+    "sweep": "depthgauge.study.sweep",
     "to_latex": "depthgauge.equation.latex",
     "to_text": "depthgauge.equation.text",
     "verify": "depthgauge.record.verify",
@@ -109,6 +113,7 @@ __all__ = [
     "SpecificationError",
     "Step",
     "SuiteResult",
+    "Sweep",
     "TargetError",
     "UsageError",
     "Verdict",
@@ -127,6 +132,7 @@ __all__ = [
     "rewritten",
     "subject_of",
     "suite",
+    "sweep",
     "to_latex",
     "to_text",
     "verify",

@@ -21,6 +21,7 @@ __all__ = [
     "SUMMARIES",
     "Spread",
     "has_loss",
+    "quantities_for",
     "spread",
     "summarise",
     "why_incomplete",
@@ -85,6 +86,11 @@ def without_loss(profile: Profile, name: str) -> str:
         "no loss was given, and along a random cotangent its size says nothing; build a module "
         "with the loss it trains on"
     )
+
+
+def quantities_for(name: str, loss: bool) -> tuple[str, ...]:
+    """The quantities that a summary is made of; none where it has no size without a ``loss``."""
+    return () if name in _SCALED_BY_THE_LOSS and not loss else _SOURCES[name]
 
 
 def has_loss(profile: Profile) -> bool:

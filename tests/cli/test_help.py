@@ -18,6 +18,9 @@ OPTIONS = {
     "--directions --draws --dtype --examples --exclude --help --include --init --input "
     "--instruments --json --labels --lr --optimizer --output --probes --quiet --rank --scalar "
     "--seed --size --tokens --until --width",
+    "sweep": "--arg --batch --budget --corridor --debug --depths --device --dtype --examples "
+    "--help --init --input --instruments --json --lr --optimizer --output --probes --quiet "
+    "--scalar --seed --size --tokens --width",
     "recipes": "--debug --help --json",
     "audit": "--arg --debug --depth --help --init --input --json --output --quiet --recipe --seed "
     "--width",
@@ -49,6 +52,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         (["--version"], [name for name in HEAVY if name != "pydantic"]),
         (["suite", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["measure", "--help"], [name for name in HEAVY if name != "pydantic"]),
+        (["sweep", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["audit", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["ablate", "--help"], [name for name in HEAVY if name != "pydantic"]),
     ],

@@ -232,18 +232,6 @@ def test_reason_and_source_of_a_bound_are_kept() -> None:
         Corridor.of(forward_drift={"max": 3, "reason": 3})
 
 
-def test_one_corridor_over_another_is_taken_bound_by_bound() -> None:
-    below = Corridor.of(forward_drift={"max": 3}, gradient_ratio={"max": 10})
-    above = Corridor.of(gradient_ratio={"max": 2}, state_max={"max": 9})
-    mixed = above.over(below)
-    assert mixed.to_dict() == {
-        **below.to_dict(),
-        **above.to_dict(),
-    }
-    assert dict(mixed.bounds)["gradient_ratio"].max == 2
-    assert dict(below.over(above).bounds)["gradient_ratio"].max == 10
-
-
 def test_the_worst_state_wins() -> None:
     made = profile((1.0, 2.0, 4.0), (3.0, 1.5, 1.0))
     passing, warning = {"forward_drift": {"max": 9}}, {"gradient_ratio": {"max": 3.1}}

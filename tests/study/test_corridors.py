@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from depthgauge.errors import SpecificationError
@@ -136,9 +138,31 @@ def test_a_named_corridor_judges() -> None:
     assert verdict.to_dict()["name"] == "default"
     states = {judgement.name: judgement.state for judgement in verdict.judgements}
     assert states["stiffness"] == states["participation_share"] == "not_measured"
-    wider = Corridor.of(gradient_ratio={"max": 100}).over(corridor_named("default").at(2, "f"))
-    assert wider.judge(made).state == "not_measured"
-    assert wider.name == "default, with bounds of its own"
+
+
+def test_bounds_of_ones_own_go_before_bound_by_bound(file: Any) -> None:
+    named, own = corridor_named(file(MINE)), Corridor.of(
+        gradient_ratio={"max": 3}, forward_drift={"max": 9}
+    )  # fmt: skip
+    for depth, dtype in ((1, "float32"), (350, "float16")):
+        mixed = dict(named.under(own).at(depth, dtype).bounds)
+        assert mixed["gradient_ratio"] == Bound(max=3)
+        assert mixed["state_max"] == Bound(max=100)
+        assert mixed["forward_drift"] == Bound(max=9)
+        assert ("headroom_float16_bits" in mixed) == (dtype == "float16")
+    assert named.under(own).name == "mine, with bounds of its own"
+    assert named.under(None) == named
+
+
+def test_limits_over_depth(file: Any) -> None:
+    named, depths = corridor_named(file(MINE)), np.array([1, 199, 200, 299, 300, 400, 401])
+    low, high = named.limits("gradient_ratio", depths, "float16")
+    assert high.tolist() == [10, 10, 5, 5, 2, 2, 5]
+    assert low.tolist() == [0.1, 0.1, *[-math.inf] * 5]
+    assert named.limits("gradient_ratio", depths, "float32")[1].tolist() == [10, 10, *[5] * 5]
+    assert named.limits("stiffness", depths, "float32")[1].tolist() == [math.inf] * 7
+    for i, depth in enumerate(depths.tolist()):
+        assert dict(named.at(depth, "float16").bounds)["gradient_ratio"].max == high[i]
 
 
 def test_a_corridor_holds_everywhere_under_a_name() -> None:

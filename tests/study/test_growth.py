@@ -77,7 +77,7 @@ def test_without_a_penalty_noise_would_grow() -> None:
 
 
 def test_one_seed_tells_less() -> None:
-    """As docs/corridors.md says: a tenth of the time noise of one seed looks like growth."""
+    """As docs/sweep.md says: a twelfth of the time noise of one seed looks like growth."""
     one, three = drawn(LAWS["constant"], 1, 0.1, False), drawn(LAWS["constant"], 3, 0.1, False)
     assert 0.03 < (one["power"] + one["exponential"]) / TRIALS < 0.15
     assert three["power"] + three["exponential"] < one["power"] + one["exponential"]
@@ -159,6 +159,45 @@ def test_seeds_are_paired_over_depths() -> None:
     assert paired.state == "power"
     mixed = np.array([levels, np.roll(levels, 1), np.roll(levels, 2)])
     assert growth(DEPTHS, np.exp(logs + mixed)).state == "constant"
+
+
+# --------------------------------------------------------------------- laws that bend
+
+
+def bends(law: Logs, noise: float, seeds: int = 3) -> Counter[str]:
+    """How often the law chosen is said to go on slower, faster or as it says (empty)."""
+    rng, x = np.random.default_rng(11), np.array(DEPTHS, dtype=np.float64)
+    found: Counter[str] = Counter()
+    for _ in range(TRIALS):
+        logs = law(x)[:, None] + noise * rng.standard_normal((3, seeds))
+        found[growth(DEPTHS, np.exp(logs)).within[0].bend] += 1
+    return found
+
+
+def test_a_law_that_none_of_the_three_is_bends() -> None:
+    """A constant, then a power: slower than the exponential that is nearest."""
+    found = bends(lambda depth: 0.5 * np.log(1 + 0.02 * depth), 0.002)
+    assert found["slower"] > 0.9 * TRIALS
+    assert found["faster"] < 0.02 * TRIALS
+    other = bends(lambda depth: -0.5 * np.log(1 + 0.02 * depth), 0.002)
+    assert other["slower"] > 0.9 * TRIALS  # a fall that slows down
+    upward = bends(lambda depth: (depth / 48) ** 1.3, 0.002)
+    assert upward["faster"] > 0.9 * TRIALS
+
+
+@pytest.mark.parametrize("name", ["power", "exponential"])
+def test_a_law_seldom_bends_where_it_is_right(name: str) -> None:
+    found = bends(LAWS[name], 0.02)
+    assert found["slower"] + found["faster"] < 0.1 * TRIALS  # 5 per cent by its interval
+    assert growth(DEPTHS, np.exp(LAWS[name](np.array(DEPTHS)))).within[0].bend == ""  # one seed
+
+
+def test_a_bend_is_said() -> None:
+    rng, x = np.random.default_rng(0), np.array(DEPTHS, dtype=np.float64)
+    logs = 0.5 * np.log(1 + 0.02 * x)[:, None] + 0.001 * rng.standard_normal((3, 3))
+    found = growth(DEPTHS, np.exp(logs))
+    assert str(found).endswith("a block), and slower with depth")
+    assert found.to_dict()["laws"][0]["bend"] == "slower"
 
 
 # ------------------------------------------------------------------------------- bits

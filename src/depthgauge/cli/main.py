@@ -27,6 +27,7 @@ from depthgauge.cli.options import Debug, say
 from depthgauge.cli.recipes import recipes
 from depthgauge.cli.suite import suite
 from depthgauge.cli.verify import diff, verify
+from depthgauge.cli.sweep import sweep
 from depthgauge.errors import ClaimError, DepthgaugeError
 
 __all__ = ["app", "main"]
@@ -38,6 +39,7 @@ INTERRUPTED = 130
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("suite")(suite)
 app.command("measure")(measure)
+app.command("sweep")(sweep)
 app.command("recipes")(recipes)
 app.command("audit")(audit)
 app.command("compare")(compare)

@@ -242,8 +242,7 @@ def _judged(
     """By the corridor named, for this depth and the arithmetic meant, under the bounds of the
     file's own."""
     if within is not None:
-        held = within.at(profile.depth, work.arithmetic or profile.dtype)
-        own = held if own is None else own.over(held)
+        own = within.under(own).at(profile.depth, work.arithmetic or profile.dtype)
     return None if own is None else own.judge(profile)
 
 

@@ -167,13 +167,6 @@ class Corridor:
         """What ``Corridor.of`` takes."""
         return {name: bound.to_dict() for name, bound in self.bounds}
 
-    def over(self, other: Corridor) -> Corridor:
-        """Both, bound by bound: where they bound the same summary, this one's is taken."""
-        own = dict(self.bounds)
-        mixed = {**dict(other.bounds), **own}
-        name = self.name or (f"{other.name}, with bounds of its own" if other.name else "")
-        return Corridor(tuple(mixed.items()), name)
-
     def judge(self, profile: Profile) -> Verdict:
         """Each bound against the profile's summary; with several seeds the worst one decides.
 

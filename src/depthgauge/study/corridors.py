@@ -13,6 +13,7 @@ Every mistake is a SpecificationError of one sentence that names the file and th
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,8 +22,12 @@ from importlib import resources
 from pathlib import PurePath
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.network.spec import LARGEST_DEPTH, whole_number
+from depthgauge.sites import FloatArray
 from depthgauge.study.bound import Bound
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.sections import toml_of
@@ -77,6 +82,29 @@ class NamedCorridor:
         """The bounds that hold for this many blocks in this precision."""
         held = {entry.name: entry.bound for entry in self.entries if entry.holds(depth, dtype)}
         return Corridor(tuple(held.items()), self.name)
+
+    def limits(
+        self, name: str, depths: npt.NDArray[np.int64], dtype: str
+    ) -> tuple[FloatArray, FloatArray]:
+        """The least and the largest value of a summary at each of these depths, -inf and inf where
+        nothing bounds it."""
+        low, high = np.full(depths.shape, -math.inf), np.full(depths.shape, math.inf)
+        for entry in self.entries:
+            if entry.name != name or entry.dtype not in ("", dtype):
+                continue
+            last = LARGEST_DEPTH if entry.most is None else entry.most
+            at, bound = (depths >= entry.least) & (depths <= last), entry.bound
+            low[at] = -math.inf if bound.min is None else bound.min
+            high[at] = math.inf if bound.max is None else bound.max
+        return low, high
+
+    def under(self, own: Corridor | None) -> NamedCorridor:
+        """With bounds that go before these, bound by bound, such as a specification's own."""
+        if own is None:
+            return self
+        more = NamedCorridor.of(own).entries
+        name = f"{self.name}, with bounds of its own" if self.name else own.name
+        return NamedCorridor(name, self.about, (*self.entries, *more))
 
 
 def names() -> tuple[str, ...]:

@@ -19,6 +19,10 @@ the K D numbers; the rate is the parameter. A law that grows needs two things: a
 than that of the constant by more than ``REACH``, and a rate whose interval leaves out 0. With
 neither it is the constant; with one of them it is undecided. Two laws that grow and are within
 reach of one another are undecided too.
+
+None of the three may be right: ``sqrt(1 + s L)`` is a constant, then a power. Where, of several
+seeds at three depths or more, the square of what the logarithm is linear in has a coefficient whose
+interval over seeds leaves out 0, the law bends: it goes on slower, or faster, than it says.
 """
 
 from __future__ import annotations
@@ -52,7 +56,8 @@ _LOG2: Final = math.log(2)
 class Law:
     """One law with its interval. ``rate`` is p or r (0 of a constant), ``low`` to ``high`` holds it
     with 95 per cent. ``criterion``: Schwarz's. ``departure``: the root of the mean square of what
-    the lines leave, in decades (of a summary in bits: bits)."""
+    the lines leave, in decades (of a summary in bits: bits). ``bend``: ``slower`` or ``faster``
+    where with depth it changes less, or more, than the law says; else empty."""
 
     kind: Kind
     rate: float
@@ -60,6 +65,7 @@ class Law:
     high: float
     criterion: float
     departure: float
+    bend: Literal["", "slower", "faster"]
     scale: Scale
     line: Line
 
@@ -85,9 +91,10 @@ class Law:
             low, high = (float(side[0]) for side in self.band([1.0]))
             interval = "" if math.isnan(low) else f" [{low:.4g}, {high:.4g}]"
             return f"stays at {float(self.at([1.0])[0]):.4g}{unit}{interval}"
+        bend = f", and {self.bend} with depth" if self.bend else ""
         if self.scale == "bits":
-            return f"{'gains' if self.rate > 0 else 'loses'} {self.formula}"
-        return f"{'grows' if self.rate > 0 else 'falls'} like {self.formula}"
+            return f"{'gains' if self.rate > 0 else 'loses'} {self.formula}{bend}"
+        return f"{'grows' if self.rate > 0 else 'falls'} like {self.formula}{bend}"
 
     @property
     def formula(self) -> str:
@@ -109,7 +116,7 @@ class Law:
         return f"exp({rate} L){error} (x {factor:.4g} a block)"
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("kind", "rate", "low", "high", "criterion", "departure")
+        names = ("kind", "rate", "low", "high", "criterion", "departure", "bend")
         found: dict[str, Any] = {name: getattr(self, name) for name in names}
         if math.isnan(self.low):
             found["low_reason"] = found["high_reason"] = _NO_INTERVAL
@@ -191,7 +198,7 @@ def growth(
     y = np.asarray(values, dtype=np.float64).reshape(len(depths), -1)
     if scale != "bits" and len(depths) > 1 and not y.any():
         zero = Line(-math.inf, 0.0, 0.0, 0.0, 0.0, 1)
-        law = Law("constant", 0.0, 0.0, 0.0, -math.inf, 0.0, scale, zero)
+        law = Law("constant", 0.0, 0.0, 0.0, -math.inf, 0.0, "", scale, zero)
         return Growth(tuple(depths), y.shape[1], (law,), (law,))
     good = [bool((np.isfinite(row) & ((row > 0) | (scale == "bits"))).all()) for row in y]
     kept = tuple(d for d, ok in zip(depths, good, strict=True) if ok)
@@ -240,9 +247,25 @@ def _law(kind: Kind, depths: Sequence[int], logs: FloatArray, scale: Scale) -> L
         fitted.slope + half,
         criterion,
         float(np.sqrt((left * left).mean())) / unit,
+        _bend(x, logs, fitted.slope) if free else "",
         scale,
         fitted,
     )
+
+
+def _bend(x: FloatArray, logs: FloatArray, rate: float) -> Literal["", "slower", "faster"]:
+    """Which way the lines bend, if that is sure: by the part of x^2 that no line has."""
+    if len(x) < 3 or logs.shape[1] < 2:
+        return ""
+    plain = np.stack([np.ones_like(x), x - x.mean()], axis=1)
+    square = plain[:, 1] ** 2
+    curve = square - plain @ np.linalg.lstsq(plain, square)[0]
+    fitted = line(curve, logs)
+    if abs(fitted.slope) * float(np.ptp(curve)) < _ROUNDING:
+        return ""
+    if abs(fitted.slope) <= fitted.half_of_slope(CONFIDENCE):
+        return ""
+    return "faster" if fitted.slope * rate > 0 else "slower"
 
 
 def _regressor(kind: Kind, depths: FloatArray) -> FloatArray:

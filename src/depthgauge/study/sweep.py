@@ -1,0 +1,252 @@
+"""The same network at several depths: how its summaries grow, and at which depth a bound breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from depthgauge.errors import SpecificationError, TargetError
+from depthgauge.network.spec import LARGEST_DEPTH, Network, whole_number
+from depthgauge.profile import Column, Profile
+from depthgauge.study.corridor import Corridor
+from depthgauge.study.corridors import NamedCorridor, corridor_named
+from depthgauge.study.swept import Measured, Sweep, swept
+from depthgauge.summaries import SUMMARIES, quantities_for
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from depthgauge.equation.nodes import Block
+    from depthgauge.instruments.subject import Effort
+    from depthgauge.measurement import Progress
+    from depthgauge.study.specification import Specification
+
+__all__ = ["DEPTHS", "SEEDS", "Build", "of_builder", "of_specification", "sweep"]
+
+DEPTHS: Final = (12, 48, 96)
+SEEDS: Final = (0, 1, 2)
+
+#: ``(depth, seed) -> (module, batch, loss)``.
+Build: TypeAlias = Callable[[int, int], "tuple[nn.Module, Any, Callable[..., Any] | None]"]
+
+
+def sweep(
+    target: str | os.PathLike[str] | Block | Network | Specification | Build,
+    depths: Iterable[int] = DEPTHS,
+    corridor: str | os.PathLike[str] | Mapping[str, Any] | Corridor | NamedCorridor | None = None,
+    *,
+    seed: int | Iterable[int] | None = None,
+    instruments: str | Iterable[str] | None = None,
+    effort: Effort | None = None,
+    progress: Progress | None = None,
+    **given: Any,
+) -> Sweep:
+    """Measure a target at several depths, fit how it grows, and say where its corridor breaks.
+
+    ``target``: an equation (text or tree), a Network, a Specification or the path of one in TOML,
+    whose depth is replaced; or a function ``build(depth, seed)`` that gives a module, its batch and
+    its loss (or None). ``corridor``: a name, a file, bounds, or None for ``default``; for
+    an equation, which has no loss, ``transport``. A specification's own bounds go before it.
+    ``seed``: 0, 1 and 2 unless it or a specification says so. ``instruments``: None for the fast
+    ones and those that the corridor asks for. ``given``: for an equation what else ``measure``
+    takes: ``batch``, ``width``, ``init``, ``scalars``, ``tokens``, ``size``, ``draws``, ``dtype``,
+    ``device``.
+
+    Raises SpecificationError for depths or a corridor that cannot be used, TargetError for another
+    target, and what ``measure`` raises.
+    """
+    from depthgauge.arguments import seeds_of
+    from depthgauge.equation.nodes import Block
+    from depthgauge.study.specification import Specification
+
+    chosen = _depths_of(depths)
+    seeds = None if seed is None else seeds_of(seed)[0]
+    equation = isinstance(target, str | os.PathLike | Block | Network | Specification)
+    named = _corridor_of("transport" if equation and corridor is None else corridor)
+    if equation:
+        specification = _specification(target, chosen[-1], seeds, given)
+        named = named.under(specification.corridor)
+        wanted = _instruments(instruments, named, chosen, specification.dtype, loss=False)
+        run = of_specification(specification, wanted, effort)
+        return swept(_name(specification), run, chosen, named, progress=progress)
+    if not callable(target):
+        raise TargetError(
+            f"a target of type {type(target).__name__} cannot be swept over depths; give an "
+            f"equation, a Network, a specification or a function build(depth, seed)"
+        )
+    if given:
+        raise SpecificationError(
+            f"{next(iter(given))} is for an equation; build(depth, seed) gives the module and its "
+            f"data as they are to be"
+        )
+    wanted = _instruments(instruments, named, chosen, "", loss=True)
+    name = getattr(target, "__name__", type(target).__name__)
+    run = of_builder(target, seeds or SEEDS, wanted, effort, name)
+    return swept(name, run, chosen, named, progress=progress)
+
+
+def of_specification(
+    specification: Specification,
+    instruments: str | Sequence[str],
+    effort: Effort | None = None,
+) -> Measured:
+    """An equation at a depth, as the specification says it is run, under its seeds."""
+    seed = specification.seed
+    seeds = (seed,) if isinstance(seed, int) else tuple(seed)
+    chosen = instruments if isinstance(instruments, str) else tuple(instruments)
+
+    def measured(depth: int, progress: Progress | None) -> Profile:
+        network = dataclasses.replace(specification.network, depth=depth)
+        run = dataclasses.replace(specification, network=network, seed=seeds, instruments=chosen)
+        return run.measure(progress, effort=effort)
+
+    return measured
+
+
+def of_builder(
+    build: Build,
+    seeds: Sequence[int],
+    instruments: str | Sequence[str],
+    effort: Effort | None = None,
+    name: str = "",
+) -> Measured:
+    """What code builds at a depth, under each seed; ``torch.manual_seed(seed)`` stands before."""
+
+    def measured(depth: int, progress: Progress | None) -> Profile:
+        import torch
+
+        from depthgauge.trace.measuring import measure_module
+
+        found = []
+        for i, seed in enumerate(seeds):
+            torch.manual_seed(seed)
+            module, batch, loss = build(depth, seed)
+            found.append(
+                measure_module(
+                    module,
+                    batch,
+                    loss,
+                    seed=seed,
+                    instruments=instruments,
+                    effort=effort,
+                    name=name,
+                )
+            )
+            if progress is not None:
+                progress(i + 1, len(seeds))
+        return _stacked(found)
+
+    return measured
+
+
+# ------------------------------------------------------------------------------ what was given
+
+
+def _depths_of(depths: Iterable[int]) -> tuple[int, ...]:
+    each = list(depths) if isinstance(depths, Iterable) and not isinstance(depths, str) else []
+    found = sorted({n for d in each if (n := whole_number(d)) and 1 <= n <= LARGEST_DEPTH})
+    if len(found) < 2 or len(found) < len(each):
+        raise SpecificationError(
+            f"depths are {depths!r}, expected two or more different whole numbers of at least 1, "
+            f"such as (12, 48, 96)"
+        )
+    return tuple(found)
+
+
+def _corridor_of(given: Any) -> NamedCorridor:
+    if isinstance(given, NamedCorridor):
+        return given
+    if isinstance(given, Mapping):
+        given = Corridor.of(given)
+    if isinstance(given, Corridor):
+        return NamedCorridor.of(given)
+    return corridor_named("default" if given is None else given)
+
+
+def _instruments(
+    given: str | Iterable[str] | None,
+    corridor: NamedCorridor,
+    depths: Sequence[int],
+    dtype: str,
+    loss: bool,
+) -> str | tuple[str, ...]:
+    """Those asked for, or the fast ones and what the corridor bounds."""
+    if given is not None:
+        return given if isinstance(given, str) else tuple(given)
+    bounded = {name for d in depths for name, _ in corridor.at(d, dtype).bounds}
+    found = [q for name in SUMMARIES if name in bounded for q in quantities_for(name, loss)]
+    return ("fast", *found)
+
+
+def _specification(
+    target: Any, depth: int, seeds: tuple[int, ...] | None, given: dict[str, Any]
+) -> Specification:
+    from depthgauge.arguments import device_of, dtype_name, dtype_of, network_of
+    from depthgauge.study.specification import Changes, Specification, read_specification
+
+    options = {name: value for name, value in given.items() if value is not None}
+    unknown = [name for name in options if name not in (*_OF_NETWORK, *_OF_RUN)]
+    if unknown:
+        raise SpecificationError(
+            f"'{unknown[0]}' is not what an equation takes; use "
+            f"{', '.join((*_OF_NETWORK, *_OF_RUN))}"
+        )
+    run: dict[str, Any] = {name: options.pop(name) for name in _OF_RUN if name in options}
+    if "dtype" in run:
+        run["dtype"] = dtype_name(dtype_of(run["dtype"]))
+    if "device" in run:
+        run["device"] = str(device_of(run["device"]))
+    options["depth"] = depth
+    if isinstance(target, os.PathLike) or (isinstance(target, str) and target.endswith(".toml")):
+        scalars, init = options.pop("scalars", {}), options.pop("init", {})
+        found = read_specification(target, Changes(scalars, init, options, run))
+    elif isinstance(target, Specification):
+        found = dataclasses.replace(target, network=network_of(target.network, options), **run)
+    else:
+        found = Specification(network_of(target, options), **run)
+        seeds = SEEDS if seeds is None else seeds
+    return found if seeds is None else dataclasses.replace(found, seed=seeds)
+
+
+_OF_NETWORK: Final = ("width", "init", "scalars", "tokens", "size", "draws")
+_OF_RUN: Final = ("batch", "dtype", "device")
+
+
+def _name(specification: Specification) -> str:
+    from depthgauge.equation.text import to_text
+
+    return to_text(specification.network.block)
+
+
+# ----------------------------------------------------------------------------------- the parts
+
+
+def _stacked(profiles: Sequence[Profile]) -> Profile:
+    """Profiles of the same sites, each under one seed, as one with a seed axis."""
+    first = profiles[0]
+    for profile in profiles[1:]:
+        if profile.sites != first.sites:
+            raise SpecificationError(
+                f"seeds {first.seeds[0]} and {profile.seeds[0]} build networks of different sites "
+                f"({len(first.sites)} and {len(profile.sites)}); give one seed"
+            )
+    missing = {name: why for profile in profiles for name, why in profile.not_measured.items()}
+    columns = {}
+    for name, column in first.columns.items():
+        if all(name in p.columns and p.columns[name].rows == column.rows for p in profiles):
+            values = np.concatenate([p.columns[name].values for p in profiles], axis=1)
+            columns[name] = Column(column.rows, values)
+        else:
+            missing.setdefault(name, "it was not measured at the same sites under every seed")
+    return dataclasses.replace(
+        first,
+        seeds=tuple(seed for profile in profiles for seed in profile.seeds),
+        seed_axis=True,
+        columns=columns,
+        vectors={},
+        not_measured={name: why for name, why in missing.items() if name not in columns},
+    )
