@@ -23,6 +23,8 @@ OPTIONS = {
     "--width",
     "compare": "--arg --batch --debug --depth --depths --help --init --input --json --output "
     "--quiet --recipes --scalar --seed --size --tokens --width",
+    "verify": "--arg --debug --depth --dtype --help --input --json --quiet",
+    "diff": "--debug --help --json --quiet",
 }
 
 
@@ -46,6 +48,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         (["--version"], [name for name in HEAVY if name != "pydantic"]),
         (["suite", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["measure", "--help"], [name for name in HEAVY if name != "pydantic"]),
+        (["verify", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["audit", "--help"], [name for name in HEAVY if name != "pydantic"]),
     ],
 )

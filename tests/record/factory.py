@@ -42,7 +42,7 @@ def subject(**changes: Any) -> Subject:
         "width": 64,
         "branches": 96,
         "m": (2,) * 96,
-        "placement": "pre-norm",
+        "placement": "pre",
         "draws": "keyed",
         "batch": 128,
         "dtype": "float32",
