@@ -16,7 +16,17 @@ from hypothesis.extra import numpy as st_numpy
 from depthgauge.errors import RecordError
 from depthgauge.record.arrays import pack, unpack
 
-KINDS = [np.float64, np.float32, np.float16, np.int64, np.int8, np.uint8, np.bool_, ">f8", ">i2"]
+KINDS: list[Any] = [
+    np.float64,
+    np.float32,
+    np.float16,
+    np.int64,
+    np.int8,
+    np.uint8,
+    np.bool_,
+    ">f8",
+    ">i2",
+]
 ANY = st.sampled_from(KINDS).flatmap(
     lambda kind: st_numpy.arrays(kind, st_numpy.array_shapes(min_dims=0, min_side=0))
 )

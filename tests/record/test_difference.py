@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from depthgauge.record.difference import RecordDifference, difference
-from depthgauge.record.document import CorridorPart, Gate, Table, Verdict
+from depthgauge.record.document import Bound, CorridorPart, Gate, Table, Verdict
 from depthgauge.record.folder import write
 from tests.record import factory
 
@@ -155,6 +155,8 @@ def test_different_models_are_compared_and_that_is_said(
 
 
 def test_the_corridors(compared: Any) -> None:
-    found = compared(corridor=CorridorPart(name="strict", bounds={"gradient_ratio": {"min": 0.9}}))
+    found = compared(
+        corridor=CorridorPart(name="strict", bounds={"gradient_ratio": Bound(min=0.9)})
+    )
     assert len(found.corridor) == 1
     assert not found.equal

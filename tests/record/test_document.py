@@ -21,7 +21,7 @@ from depthgauge.record.document import (
     sealed,
     text,
 )
-from depthgauge.record.parts import CorridorPart, Judgement, Provenance, Subject, Table, Verdict
+from depthgauge.record.parts import CorridorPart, Judgement, Subject, Table, Verdict
 from depthgauge.study.corridor import Corridor
 from tests import factories
 from tests.record import factory
@@ -183,6 +183,7 @@ def test_lists_are_taken_and_texts_are_no_numbers() -> None:
     for wrong in ({"seeds": ["0"]}, {"depth": 96.5}, {"depth": True}, {"batch": "128"}):
         with pytest.raises(ValidationError):
             factory.subject(**wrong)
-    assert CorridorPart(name="x", bounds={"a": {"max": 3}}).bounds["a"].max == 3.0
+    bounds: dict[str, Any] = {"a": {"max": 3}}
+    assert CorridorPart(name="x", bounds=bounds).bounds["a"].max == 3.0
     with pytest.raises(ValidationError):
-        Provenance(depthgauge="0", torch="1", numpy="2", python="3", platform=None)
+        factory.provenance(platform=None)

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from depthgauge.errors import RecordError
-from depthgauge.record import files, folder
 from depthgauge.record.arrays import Arrays
 from depthgauge.record.document import CURVES, Record, Verdict
+from depthgauge.record.files import LOCK
 from depthgauge.record.folder import examined, read, write
 from depthgauge.record.verify import verify
 from tests.record import factory
@@ -32,7 +32,7 @@ SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 def _disk_that_never_waits() -> Iterator[None]:
     """A disk's own pace is no part of what is tested."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files.os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
@@ -62,7 +62,7 @@ def test_what_is_written_is_read_back_equal(made: tuple[Record, Arrays]) -> None
             == record
         )
         assert same(found.arrays, {name: np.asarray(array) for name, array in arrays.items()})
-        write(directory, record, dict(reversed(arrays.items())))
+        write(directory, record, dict(reversed([*arrays.items()])))
         assert contents(Path(directory)) == first
         assert verify(directory).state == "valid"
 
@@ -192,7 +192,7 @@ def test_when_writing_fails_the_old_record_is_untouched(
         calls += 1
         return raises() if calls == after + 1 else real(*given)
 
-    monkeypatch.setattr(files.os, call, counted)
+    monkeypatch.setattr(os, call, counted)
     new = factory.record(notes=("new",)), factory.arrays(5)
     said = ""
     try:
@@ -228,7 +228,7 @@ def test_killed_between_two_renames_there_is_one_record(
             raise KeyboardInterrupt
         real(*given)
 
-    monkeypatch.setattr(folder.os, "replace", counted)
+    monkeypatch.setattr(os, "replace", counted)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, factory.record(notes=("new",)), factory.arrays(5))
     monkeypatch.undo()
@@ -261,7 +261,7 @@ def test_a_second_writer_is_refused_by_name_and_a_killed_one_lets_go(tmp_path: P
             words = f"{tmp_path} is being written by process {other.pid}; wait for it"
             with pytest.raises(RecordError, match=words):
                 write(tmp_path, factory.record(), factory.arrays())
-            assert sorted(contents(tmp_path)) == [files.LOCK]
+            assert sorted(contents(tmp_path)) == [LOCK]
         finally:
             other.kill()
     write(tmp_path, factory.record(), factory.arrays())

@@ -13,7 +13,7 @@ from torch import nn
 from depthgauge.errors import EquationError, SpecificationError
 from depthgauge.network.spec import Network
 from depthgauge.record.changes import subject_changes
-from depthgauge.record.parts import CorridorPart, Subject
+from depthgauge.record.parts import Bound, CorridorPart, Subject
 from depthgauge.record.subject import (
     OWN,
     builder_subject,
@@ -115,7 +115,8 @@ class Block(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(self.norm(x))))
+        branch: torch.Tensor = self.down(torch.relu(self.up(self.norm(x))))
+        return x + branch
 
 
 def build(seed: int, layers: int = 3) -> Any:
@@ -184,7 +185,7 @@ def test_a_builder_that_cannot_be_commissioned() -> None:
 
 
 def test_a_module_is_hashed_whole() -> None:
-    def made(**changes: Any) -> nn.Module:
+    def made(**changes: Any) -> nn.Sequential:
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
         for name, value in changes.items():
@@ -197,7 +198,7 @@ def test_a_module_is_hashed_whole() -> None:
     assert module_hash(made(num_batches_tracked=1)) != first
     assert module_hash(made().double()) != first
     assert module_hash(nn.Sequential(*made())) == first
-    named = nn.ModuleDict({"a": made()[0], "b": made()[1]})  # type: ignore[index]
+    named = nn.ModuleDict({"a": made()[0], "b": made()[1]})
     assert module_hash(named) != first
 
 
@@ -224,7 +225,7 @@ def test_the_bounds_of_a_specification_go_before_those_of_a_name() -> None:
     corridor = Corridor.of(forward_drift={"max": 3.0})
     own = own_bounds(corridor)
     assert own["forward_drift"].source == OWN
-    named = {"gradient_ratio": {"min": 0.5, "source": "a paper"}}
+    named = {"gradient_ratio": Bound(min=0.5, source="a paper")}
     stored = CorridorPart(name="default", bounds={**named, **own})
     assert with_own(stored, corridor) == stored
     assert list(with_own(stored, None).bounds) == ["gradient_ratio"]

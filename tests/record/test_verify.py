@@ -59,8 +59,9 @@ def test_what_is_the_same_is_valid(directory: Path) -> None:
     assert verify(directory, corridor=factory.record().corridor).state == "valid"
 
 
-def _equation(text_: str) -> dict[str, Any]:
-    return {"equation": factory.EQUATION.replace(*text_.split("|"))}
+def _equation(change: str) -> dict[str, Any]:
+    old, new = change.split("|")
+    return {"equation": factory.EQUATION.replace(old, new)}
 
 
 @pytest.mark.parametrize(

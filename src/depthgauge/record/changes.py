@@ -97,10 +97,10 @@ def equation_change(before: str, after: str) -> Change:
     spans = []
     if before and after:
         old, new = _words(before), _words(after)
-        words = [[word.group() for word in found] for found in (old, new)]
+        left, right = ([word.group() for word in found] for found in (old, new))
         spans = [
             f"{_span(before, old[i:j])} -> {_span(after, new[k:l])}"
-            for tag, i, j, k, l in difflib.SequenceMatcher(None, *words, False).get_opcodes()
+            for tag, i, j, k, l in difflib.SequenceMatcher(None, left, right, False).get_opcodes()
             if tag != "equal"
         ]
     said = f": {'; '.join(spans)}" if 0 < len(spans) <= 3 else f" in {len(spans)} places"
