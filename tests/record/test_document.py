@@ -167,6 +167,19 @@ def test_numbers_are_finite(number: float) -> None:
         factory.judgement(value=number)
 
 
+def test_text_that_is_no_unicode_becomes_some() -> None:
+    """What a command line holds need not be UTF-8."""
+    record = factory.record(
+        provenance=factory.provenance(command=("a\udcff.toml", "é")),
+        subject=factory.subject(target="a\udcff.toml", arguments={"x": [{"\ud800": "\ud800"}]}),
+    )
+    assert record.provenance.command == ("a?.toml", "é")
+    assert record.subject.target == "a?.toml"
+    assert record.subject.arguments == {"x": [{"?": "?"}]}
+    whole = sealed(record, FILES)
+    assert parsed(text(whole.to_dict()).encode()) == whole
+
+
 def test_what_is_null_says_why() -> None:
     subject = Subject(target="x", depth=3, batch=1, dtype="float32", seeds=(0,))
     assert subject.source_reason == "an equation has no module of its own"
