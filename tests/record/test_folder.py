@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from depthgauge.errors import RecordError
 from depthgauge.record.arrays import Arrays
 from depthgauge.record.document import CURVES, Record, Verdict
-from depthgauge.record.files import LOCK
+from depthgauge.record.files import LOCK, locked
 from depthgauge.record.folder import examined, read, write
 from depthgauge.record.verify import verify
 from tests.record import factory
@@ -235,6 +236,11 @@ def test_killed_between_two_renames_there_is_one_record(
     expected = "old" if at == 1 else "new"
     assert read(tmp_path).record.notes == (expected,)
     assert verify(tmp_path).state == "valid"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", _full)
+        with pytest.raises(RecordError, match="no space left"):
+            write(tmp_path, factory.record(notes=("third",)), factory.arrays(6))
+    assert read(tmp_path).record.notes == (expected,)
     write(tmp_path, factory.record(notes=("third",)), factory.arrays(6))
     assert sorted(contents(tmp_path)) == [CURVES, DOCUMENT]
 
@@ -266,6 +272,25 @@ def test_a_second_writer_is_refused_by_name_and_a_killed_one_lets_go(tmp_path: P
             other.kill()
     write(tmp_path, factory.record(), factory.arrays())
     assert sorted(contents(tmp_path)) == [CURVES, DOCUMENT]
+
+
+def test_a_lock_that_was_removed_meanwhile_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last holder may remove the file between our opening and our locking it."""
+    real, path = fcntl.flock, tmp_path / LOCK
+
+    def removed_once(descriptor: int, how: int) -> None:
+        real(descriptor, how)
+        monkeypatch.setattr(fcntl, "flock", real)
+        path.unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removed_once)
+    with locked(tmp_path):
+        assert path.read_text() == f"{os.getpid()}\n"
+        with pytest.raises(RecordError, match="is being written by"), locked(tmp_path):
+            pass
+    assert not path.exists()
 
 
 WRITER = """

@@ -153,6 +153,7 @@ def test_a_damaged_gate_is_measured_again_with_those_behind_it(tmp_path: Path, w
     second.write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
     with Running.open(tmp_path, factory.subject(), PLAN, True) as running:
         assert [done.gate.name for done in running.done] == ["block"]
+        assert len(list((tmp_path / "gates").glob("*.npz"))) == 1
     assert commission(tmp_path, resume=True) is not None
     assert_as_uninterrupted(tmp_path, whole)
 

@@ -249,6 +249,13 @@ def test_what_was_changed_afterwards(directory: Path) -> None:
     assert verify(directory).to_dict()["fingerprint_reason"] == "the record could not be read"
     path.write_text(whole.replace('"depth": 96', '"depth": 97', 1))
     assert reasons() == ["record.json: fingerprint"]
+    for old, new in (
+        ('"values": "state"', '"values": "stale"'),
+        (f'"{CURVES}": "sha', '"x": "sha'),
+    ):
+        assert old in whole
+        path.write_text(whole.replace(old, new))
+        assert reasons() == ["record.json: fingerprint"]
     path.write_text(whole.replace('"python": "3.11"', '"python": "3.12"'))
     assert reasons() == ["record.json: checksum"]
     path.write_text(whole.replace("\n", "\r\n"), newline="")

@@ -222,10 +222,10 @@ def _compared(left: Curve, right: Curve, at: Stored, to: Stored) -> CurveDiffere
     unit, found = _differences(left.quantity, a, b)
     named = (left.gate, left.configuration, left.depth, left.quantity)
     note = ", ".join(notes)
-    size = np.where(np.isnan(found), np.inf, np.abs(found))
+    size = np.abs(found)
     if not size.size or not size.any():
         return CurveDifference(*named, 0.0, unit, None, None, note)
-    row, column = np.unravel_index(int(size.argmax()), size.shape)
+    row, column = np.unravel_index(int(size.argmax()), size.shape)  # NaN before all numbers
     largest = float(found[row, column])
     return CurveDifference(*named, largest, unit, int(blocks[row]), int(seeds[column]), note)
 
