@@ -199,3 +199,32 @@ print(0 < mixed.share < 1, (rows < 0.02).all().item(), bool(model.fc.weight.grad
         env=ENVIRONMENT,
     )
     assert done.stdout == "True True True\n"
+
+
+def test_the_record_page_names_every_key_and_its_python_runs(tmp_path: Path) -> None:
+    from depthgauge.record.document import Record
+    from depthgauge.record.folder import write
+    from depthgauge.record.parts import Subject
+    from tests.record import factory
+
+    page = (ROOT / "docs" / "record.md").read_text()
+    for name, field in Record.model_fields.items():
+        assert f"`{field.alias or name}`" in page, name
+    for name in ("equation", "init", "arguments", "source", "weights", "data"):
+        assert name in Subject.model_fields
+        assert f"`{name}`" in page
+    (code,) = blocks(page, "python")
+    (toml,) = blocks(README, "toml")
+    (tmp_path / "spec.toml").write_text(toml)
+    subject = dg.subject_of(dg.read_specification(tmp_path / "spec.toml"))
+    for name in ("DIR", "OTHER"):
+        write(tmp_path / name, factory.record(subject=subject), factory.arrays())
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code + "print(found.state, found.reasons)"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
+    )
+    assert done.stdout == "valid ()\n"

@@ -29,6 +29,8 @@ OPTIONS = {
     "ablate": "--arg --batch --comparison --corridor --debug --depth --device --draws --dtype "
     "--help --init --input --instruments --json --output --quiet --scalar --seed --size --tokens "
     "--vary --width",
+    "verify": "--arg --debug --depth --dtype --help --input --json --quiet",
+    "diff": "--debug --help --json --quiet",
 }
 
 
@@ -53,6 +55,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         (["suite", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["measure", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["sweep", "--help"], [name for name in HEAVY if name != "pydantic"]),
+        (["verify", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["audit", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["ablate", "--help"], [name for name in HEAVY if name != "pydantic"]),
     ],

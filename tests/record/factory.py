@@ -12,6 +12,7 @@ from depthgauge.equation.parse import parse
 from depthgauge.equation.text import to_text
 from depthgauge.record.arrays import Arrays
 from depthgauge.record.document import (
+    Bound,
     CorridorPart,
     Curve,
     Gate,
@@ -42,7 +43,7 @@ def subject(**changes: Any) -> Subject:
         "width": 64,
         "branches": 96,
         "m": (2,) * 96,
-        "placement": "pre-norm",
+        "placement": "pre",
         "draws": "keyed",
         "batch": 128,
         "dtype": "float32",
@@ -107,7 +108,7 @@ def record(**changes: Any) -> Record:
     given: dict[str, Any] = {
         "subject": subject(),
         "corridor": CorridorPart(
-            name="default", bounds={"gradient_ratio": {"min": 0.5, "max": 2.0, "source": "ours"}}
+            name="default", bounds={"gradient_ratio": Bound(min=0.5, max=2.0, source="ours")}
         ),
         "gates": (gate(curves=(0,)),),
         "verdict": Verdict(state="pass", weakest="rivers", score=0.2),
@@ -128,10 +129,13 @@ SEEDS = st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True)
 
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
-    columns = draw(st.lists(TEXT, min_size=1, max_size=3))
+    columns = tuple(draw(st.lists(TEXT, min_size=1, max_size=3)))
     row = st.tuples(*[CELL for _ in columns])
     return Table(
-        kind=draw(WORD), title=draw(TEXT), columns=columns, rows=draw(st.lists(row, max_size=3))
+        kind=draw(WORD),
+        title=draw(TEXT),
+        columns=columns,
+        rows=tuple(draw(st.lists(row, max_size=3))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from depthgauge.errors import RecordError
-from depthgauge.record import files, folder
 from depthgauge.record.arrays import Arrays
 from depthgauge.record.document import CURVES, Record, Verdict
+from depthgauge.record.files import LOCK, locked
 from depthgauge.record.folder import examined, read, write
 from depthgauge.record.verify import verify
 from tests.record import factory
@@ -32,7 +33,7 @@ SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 def _disk_that_never_waits() -> Iterator[None]:
     """A disk's own pace is no part of what is tested."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files.os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
@@ -62,7 +63,7 @@ def test_what_is_written_is_read_back_equal(made: tuple[Record, Arrays]) -> None
             == record
         )
         assert same(found.arrays, {name: np.asarray(array) for name, array in arrays.items()})
-        write(directory, record, dict(reversed(arrays.items())))
+        write(directory, record, dict(reversed([*arrays.items()])))
         assert contents(Path(directory)) == first
         assert verify(directory).state == "valid"
 
@@ -192,7 +193,7 @@ def test_when_writing_fails_the_old_record_is_untouched(
         calls += 1
         return raises() if calls == after + 1 else real(*given)
 
-    monkeypatch.setattr(files.os, call, counted)
+    monkeypatch.setattr(os, call, counted)
     new = factory.record(notes=("new",)), factory.arrays(5)
     said = ""
     try:
@@ -228,13 +229,18 @@ def test_killed_between_two_renames_there_is_one_record(
             raise KeyboardInterrupt
         real(*given)
 
-    monkeypatch.setattr(folder.os, "replace", counted)
+    monkeypatch.setattr(os, "replace", counted)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, factory.record(notes=("new",)), factory.arrays(5))
     monkeypatch.undo()
     expected = "old" if at == 1 else "new"
     assert read(tmp_path).record.notes == (expected,)
     assert verify(tmp_path).state == "valid"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", _full)
+        with pytest.raises(RecordError, match="no space left"):
+            write(tmp_path, factory.record(notes=("third",)), factory.arrays(6))
+    assert read(tmp_path).record.notes == (expected,)
     write(tmp_path, factory.record(notes=("third",)), factory.arrays(6))
     assert sorted(contents(tmp_path)) == [CURVES, DOCUMENT]
 
@@ -261,11 +267,30 @@ def test_a_second_writer_is_refused_by_name_and_a_killed_one_lets_go(tmp_path: P
             words = f"{tmp_path} is being written by process {other.pid}; wait for it"
             with pytest.raises(RecordError, match=words):
                 write(tmp_path, factory.record(), factory.arrays())
-            assert sorted(contents(tmp_path)) == [files.LOCK]
+            assert sorted(contents(tmp_path)) == [LOCK]
         finally:
             other.kill()
     write(tmp_path, factory.record(), factory.arrays())
     assert sorted(contents(tmp_path)) == [CURVES, DOCUMENT]
+
+
+def test_a_lock_that_was_removed_meanwhile_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last holder may remove the file between our opening and our locking it."""
+    real, path = fcntl.flock, tmp_path / LOCK
+
+    def removed_once(descriptor: int, how: int) -> None:
+        real(descriptor, how)
+        monkeypatch.setattr(fcntl, "flock", real)
+        path.unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removed_once)
+    with locked(tmp_path):
+        assert path.read_text() == f"{os.getpid()}\n"
+        with pytest.raises(RecordError, match="is being written by"), locked(tmp_path):
+            pass
+    assert not path.exists()
 
 
 WRITER = """

@@ -6,8 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +16,6 @@ import numpy as np
 import pytest
 
 from depthgauge.errors import RecordError
-from depthgauge.record import files
 from depthgauge.record.document import CURVES, CorridorPart, Verdict
 from depthgauge.record.folder import Stored, read
 from depthgauge.record.running import Running
@@ -156,6 +153,7 @@ def test_a_damaged_gate_is_measured_again_with_those_behind_it(tmp_path: Path, w
     second.write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
     with Running.open(tmp_path, factory.subject(), PLAN, True) as running:
         assert [done.gate.name for done in running.done] == ["block"]
+        assert len(list((tmp_path / "gates").glob("*.npz"))) == 1
     assert commission(tmp_path, resume=True) is not None
     assert_as_uninterrupted(tmp_path, whole)
 
@@ -185,7 +183,7 @@ def test_a_full_disk_and_ctrl_c_at_any_write(
             return real(*given)
 
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, "write", counted)
+            patch.setattr(os, "write", counted)
             with contextlib.suppress(RecordError, KeyboardInterrupt):
                 commission(directory)
         assert not list(directory.rglob("*.part"))
@@ -193,33 +191,110 @@ def test_a_full_disk_and_ctrl_c_at_any_write(
         assert_as_uninterrupted(directory, whole)
 
 
-PROGRAM = """
-import sys
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
 from tests.record.test_running import commission
-commission(sys.argv[1], resume=True, pause=0.05)
+
+def gates():
+    return len(list(directory.glob("gates/*.npz")))
+
+
+random.seed(7)
+for attempt in range(20):
+    directory = Path(sys.argv[1], str(attempt))
+    for kill in (True, True, False):
+        child = os.fork()
+        if not child:
+            commission(directory, resume=True, pause=0.01)
+            os._exit(0)
+        if kill:  # at some moment after some gate, or when the record is being written
+            behind, until = random.randint(0, 4), time.monotonic() + 60
+            while gates() < behind and not os.path.exists(directory / "record.json"):
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            time.sleep(random.uniform(0, 0.03))
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in ((0, -signal.SIGKILL) if kill else (0,)), status
+        if status:
+            print(gates())
 """
 
 
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, whole: Path) -> None:
-    random_ = random.Random(7)
-    stopped = set()
+    killer = [sys.executable, "-c", KILLER, str(tmp_path)]
+    done = subprocess.run(killer, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
     for attempt in range(20):
-        directory = tmp_path / str(attempt)
-        kills = 0
-        while True:
-            program = [sys.executable, "-c", PROGRAM, str(directory)]
-            with subprocess.Popen(program) as process:
-                while not directory.exists():
-                    assert process.poll() is None
-                    time.sleep(0.005)
-                time.sleep(random_.uniform(0, 0.25))
-                if kills < 2:
-                    process.send_signal(signal.SIGKILL)
-                status = process.wait()
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL
-            kills += 1
-            stopped.add(len(list(directory.glob("gates/*.npz"))))
-        assert_as_uninterrupted(directory, whole)
-    assert len(stopped) > 2, stopped
+        assert_as_uninterrupted(tmp_path / str(attempt), whole)
+    stopped = [int(line) for line in done.stdout.split()]
+    assert len(stopped) >= 20
+    assert len(set(stopped)) > 2, stopped  # after different gates
+
+
+STEPPER = """
+import os, shutil, signal, sys
+from pathlib import Path
+from tests.record import factory
+from tests.record.test_running import CURVES, commission, read
+
+directory, expected = Path(sys.argv[1], "record"), read(sys.argv[2])
+old = Path(sys.argv[1], "old")
+commission(old, subject=factory.subject(width=32))
+curves = Path(sys.argv[2], CURVES).read_bytes()
+os.fsync = lambda descriptor: None
+CALLS = ("open", "write", "pwrite", "replace", "unlink", "mkdir", "rmdir", "ftruncate")
+
+
+def killing(number):
+    count = 0
+
+    def wrapped(real):
+        def call(*given, **named):
+            nonlocal count
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **named)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, wrapped(getattr(os, name)))
+
+
+number, status = 0, -signal.SIGKILL
+while status == -signal.SIGKILL:
+    number += 1
+    shutil.rmtree(directory, ignore_errors=True)
+    if sys.argv[3] == "over":
+        shutil.copytree(old, directory)
+    child = os.fork()
+    if not child:
+        killing(number)
+        commission(directory, resume=sys.argv[3] == "new")
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if sys.argv[3] == "over":  # the old record or the new one
+        assert read(directory).record.subject.width in (32, 64), number
+        if not Path(directory, "gates").exists() and read(directory).record.subject.width == 32:
+            continue  # it had not begun
+    commission(directory, resume=True)
+    assert read(directory).record.fingerprint == expected.record.fingerprint, number
+    assert (directory / CURVES).read_bytes() == curves, number
+    assert sorted(os.listdir(directory)) == [CURVES, "record.json"], number
+assert status == 0, status
+print(number)
+"""
+
+
+@pytest.mark.parametrize("place", ["new", "over"])
+def test_killed_before_any_call_to_the_system_it_ends_the_same(
+    tmp_path: Path, whole: Path, place: str
+) -> None:
+    """In a new directory, and over an old record, which stays until the new one counts."""
+    program = [sys.executable, "-c", STEPPER, str(tmp_path), str(whole), place]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 40

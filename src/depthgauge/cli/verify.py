@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from depthgauge.cli.code import built, diverted
-from depthgauge.cli.options import Debug, Json, Quiet, as_json, option, say, screen, whole
-from depthgauge.errors import SpecificationError
+from depthgauge.cli.options import Debug, Json, Quiet, as_json, option, positive, say, screen
+from depthgauge.errors import SpecificationError, nearest
 from depthgauge.trace.targets import is_code
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from depthgauge.record.verify import Verification
 
 __all__ = ["diff", "verify"]
+
+#: Those of ``depthgauge.arguments``, which imports torch.
+DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 #: Exit statuses; that of a record that is broken is not that of a directory that is none.
 _STATUS = {"valid": 0, "stale": 1, "broken": 3}
@@ -93,7 +96,7 @@ def _today(
     inputs: Sequence[str],
 ) -> tuple[Subject, CorridorPart | None] | None:
     """The subject of today and its corridor, or None when nothing was given to compare."""
-    number = whole("--depth", depth)
+    number = None if depth is None else positive("--depth", depth, 1)
     if target is not None and os.path.isdir(target):
         raise SpecificationError(
             f"'{target}' is a directory; give a file.toml, an equation or path/file.py:callable, "
@@ -122,6 +125,10 @@ def _today(
 
 def _meant(subject: Subject, depth: int | None, dtype: str | None) -> Subject:
     """The subject as it is meant to run, where that was said."""
+    if dtype is not None and dtype not in DTYPES:
+        raise SpecificationError(
+            f"--dtype is '{dtype}', expected one of {', '.join(DTYPES)}{nearest(dtype, DTYPES)}"
+        )
     given = {"depth": depth, "dtype": dtype}
     return subject.model_copy(update={k: v for k, v in given.items() if v is not None})
 

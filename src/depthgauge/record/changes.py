@@ -26,6 +26,13 @@ class Change:
     def __str__(self) -> str:
         return self.sentence
 
+    @property
+    def lines(self) -> list[str]:
+        """The sentence, and under that of an equation both of them."""
+        if self.what != "equation":
+            return [self.sentence]
+        return [self.sentence, f"  - {self.before or 'none'}", f"  + {self.after or 'none'}"]
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "what": self.what,
@@ -35,46 +42,50 @@ class Change:
         }
 
 
-#: What a network's numbers follow from; a change of one changes all weights or their count.
+#: A change of one of these changes all weights, and of those the batch.
 _CAUSES: Final = ("depth", "width", "init", "draws", "arguments", "dtype", "tokens", "size")
-#: What the block equation says.
-_OF_EQUATION: Final = ("latex", "placement", "scalars")
-_PLAIN: Final = (
-    *("kind", "depth", "width", "tokens", "size", "batch", "dtype", "device", "draws"),
-    "placement",
-)
+_SHAPE: Final = ("width", "tokens", "size", "batch", "dtype", "draws")
+_PLAIN: Final = ("depth", *_SHAPE, "device", "placement")
 
 
-def subject_changes(before: Subject, after: Subject) -> list[Change]:
+def subject_changes(before: Subject, after: Subject, within: bool = True) -> list[Change]:
     """What is another in ``after``, so that what was found for ``before`` does not hold for it.
 
-    The target's name and place may differ, and so may ``seeds`` and ``depths`` when they are among
-    those of before. What follows from something else that differs (branches from depth, weights
-    from an initialiser) is not said.
+    The target's name and place may differ; ``within``: and so may seeds and depths of a sweep, when
+    they are among those of before. What follows from something else that differs (branches from
+    depth, weights from an initialiser) is not said.
     """
     found: list[Change] = []
-    if before.equation != after.equation:
+    folded = before.depth != after.depth and _unfolded(before) == _unfolded(after)
+    if before.equation != after.equation and not folded:
         found.append(equation_change(before.equation, after.equation))
-    told = bool(found)
-    for name in _PLAIN:
-        if not (told and name in _OF_EQUATION):
-            found += _plain(name, getattr(before, name), getattr(after, name))
+    if before.kind != after.kind:
+        return [*_plain("kind", before.kind, after.kind), *found]
+    told = ("latex", "placement", "scalars") if found else ()
+    for name in (name for name in _PLAIN if name not in told):
+        found += _plain(name, getattr(before, name), getattr(after, name))
     for name in ("seeds", "depths"):
-        if not set(getattr(after, name)) <= set(getattr(before, name)):
-            found += _plain(name, getattr(before, name), getattr(after, name))
-    for name in ("init", "scalars", "arguments"):
-        if not (told and name in _OF_EQUATION):
-            found += _table(name, getattr(before, name), getattr(after, name))
+        old, new = getattr(before, name), getattr(after, name)
+        if not (within and set(new) <= set(old)):
+            found += _plain(name, old, new)
+    for name in (name for name in ("init", "scalars", "arguments") if name not in told):
+        found += _table(name, getattr(before, name), getattr(after, name))
     if not {"equation", "depth"} & _heads(found):
         found += _plain("branches", before.branches, after.branches)
         found += _plain("m", before.m, after.m)
     found += _source(before, after)
     if not {"equation", *_CAUSES} & _heads(found):
         found += _weights(before, after)
-    shape = {"equation", "width", "tokens", "size", "batch", "dtype", "draws"}
-    if before.seeds == after.seeds and not shape & _heads(found):
+    # A builder may draw its batch after its weights, from the same generator.
+    moved = (*_SHAPE, *_CAUSES, "weights") if before.kind == "builder" else _SHAPE
+    if before.seeds == after.seeds and not {"equation", *moved} & _heads(found):
         found += _data(before, after)
     return found
+
+
+def _unfolded(subject: Subject) -> str:
+    """The equation without how often its blocks stand there, which a builder's has."""
+    return re.sub(r"\b[0-9]+ x \[", "[", subject.equation)
 
 
 def _heads(found: list[Change]) -> set[str]:
@@ -82,26 +93,26 @@ def _heads(found: list[Change]) -> set[str]:
 
 
 def equation_change(before: str, after: str) -> Change:
-    """The words that are others; many of them by both equations."""
-    if not before or not after:
-        sentence = f"equation changed: {_shown(before or None)} -> {_shown(after or None)}"
-        return Change("equation", before, after, sentence)
-    old, new = _words(before), _words(after)
-    spans = [
-        f"{_span(old[i:j])} -> {_span(new[k:l])}"
-        for tag, i, j, k, l in difflib.SequenceMatcher(None, old, new, False).get_opcodes()
-        if tag != "equal"
-    ]
-    words = "; ".join(spans) if len(spans) <= 3 else f"{len(spans)} places, {before} -> {after}"
-    return Change("equation", before, after, f"equation changed: {words}")
+    """The words that are others, up to three of them; both texts stand beside."""
+    spans = []
+    if before and after:
+        old, new = _words(before), _words(after)
+        left, right = ([word.group() for word in found] for found in (old, new))
+        spans = [
+            f"{_span(before, old[i:j])} -> {_span(after, new[k:l])}"
+            for tag, i, j, k, l in difflib.SequenceMatcher(None, left, right, False).get_opcodes()
+            if tag != "equal"
+        ]
+    said = f": {'; '.join(spans)}" if 0 < len(spans) <= 3 else f" in {len(spans)} places"
+    return Change("equation", before, after, f"equation changed{said if spans else ''}")
 
 
-def _words(equation: str) -> list[str]:
-    return re.findall(r"\w+\.\w+|\w+|\*\*|\S", equation)
+def _words(equation: str) -> list[re.Match[str]]:
+    return list(re.finditer(r"\w+\.\w+|\w+|\*\*|\S", equation))
 
 
-def _span(words: list[str]) -> str:
-    return f"'{' '.join(words)}'" if words else "nothing"
+def _span(text: str, words: list[re.Match[str]]) -> str:
+    return f"'{text[words[0].start() : words[-1].end()]}'" if words else "nothing"
 
 
 def _plain(name: str, before: object, after: object) -> list[Change]:
@@ -120,8 +131,11 @@ def _table(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> li
 
 def _source(before: Subject, after: Subject) -> list[Change]:
     old, new = before.source, after.source
-    if old is None or new is None or old.hash == new.hash:
+    if old is None or (new is not None and old.hash == new.hash):
         return []
+    if new is None:
+        sentence = f"source of {old.file} cannot be compared: {after.source_reason}"
+        return [Change("source", old.hash, None, sentence)]
     sentence = f"source of {new.file} changed: {old.hash[:19]}... -> {new.hash[:19]}..."
     return [Change("source", old.hash, new.hash, sentence)]
 

@@ -34,6 +34,10 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.file}: {self.check}: {self.sentence}"
 
+    @property
+    def lines(self) -> list[str]:
+        return [str(self)]
+
     def to_dict(self) -> dict[str, str]:
         return {"file": self.file, "check": self.check, "sentence": self.sentence}
 

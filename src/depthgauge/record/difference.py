@@ -105,8 +105,8 @@ class CurveDifference:
 
 @dataclass(frozen=True)
 class RecordDifference:
-    """Left against right. ``subject`` tells what else than the findings differs: two records of
-    different models are compared, and that stands first."""
+    """Left against right. ``subject``: what differs in the model or in how it was run; two records
+    of different models are compared, and that stands first."""
 
     equal: bool
     subject: tuple[Change, ...]
@@ -119,14 +119,14 @@ class RecordDifference:
     others: tuple[Change, ...]
 
     @property
-    def same_model(self) -> bool:
+    def same_subject(self) -> bool:
         return not self.subject
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of ``depthgauge diff --json``."""
         return {
             "equal": self.equal,
-            "same_model": self.same_model,
+            "same_subject": self.same_subject,
             "subject": [change.to_dict() for change in self.subject],
             "corridor": [change.to_dict() for change in self.corridor],
             "verdict": [change.to_dict() for change in self.verdict],
@@ -156,7 +156,7 @@ def difference(left: Stored, right: Stored) -> RecordDifference:
     others += between(list(a.notes), list(b.notes), "notes")
     return RecordDifference(
         equal=a.fingerprint == b.fingerprint,
-        subject=tuple(subject_changes(a.subject, b.subject)),
+        subject=tuple(subject_changes(a.subject, b.subject, within=False)),
         corridor=tuple(corridor_changes(a.corridor, b.corridor)),
         verdict=tuple(between(a.verdict.model_dump(), b.verdict.model_dump(), "verdict")),
         judgements=tuple(
@@ -210,18 +210,22 @@ def _compared(left: Curve, right: Curve, at: Stored, to: Stored) -> CurveDiffere
     seeds, columns, matching = _common(np.array(left.seeds), np.array(right.seeds))
     a = np.asarray(at.arrays[left.values], np.float64)[np.ix_(rows, columns)]
     b = np.asarray(to.arrays[right.values], np.float64)[np.ix_(others, matching)]
-    notes = []
-    if (len(blocks), len(blocks)) != (len(at.arrays[left.blocks]), len(to.arrays[right.blocks])):
-        notes.append(f"{len(blocks)} blocks are in both")
-    if (len(seeds), len(seeds)) != (len(left.seeds), len(right.seeds)):
-        notes.append(f"{len(seeds)} seeds are in both")
+    notes = [
+        f"only {len(both)} {word} in both"
+        for word, both, x, y in (
+            ("blocks are" if len(blocks) != 1 else "block is", blocks,
+             at.arrays[left.blocks], to.arrays[right.blocks]),
+            ("seeds are" if len(seeds) != 1 else "seed is", seeds, left.seeds, right.seeds),
+        )
+        if not len(both) == len(x) == len(y)
+    ]  # fmt: skip
     unit, found = _differences(left.quantity, a, b)
     named = (left.gate, left.configuration, left.depth, left.quantity)
     note = ", ".join(notes)
-    size = np.where(np.isnan(found), np.inf, np.abs(found))
+    size = np.abs(found)
     if not size.size or not size.any():
         return CurveDifference(*named, 0.0, unit, None, None, note)
-    row, column = np.unravel_index(int(size.argmax()), size.shape)
+    row, column = np.unravel_index(int(size.argmax()), size.shape)  # NaN before all numbers
     largest = float(found[row, column])
     return CurveDifference(*named, largest, unit, int(blocks[row]), int(seeds[column]), note)
 

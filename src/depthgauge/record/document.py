@@ -178,8 +178,12 @@ def parsed(data: bytes) -> Record:
         raise RecordError(f"it is not valid JSON, or not all of it: {error}") from None
     if not isinstance(document, dict):
         raise RecordError(f"it holds {type(document).__name__}, expected an object")
+    if document.get("format") != FORMAT:
+        raise RecordError(f"its format is {document.get('format')!r}, expected '{FORMAT}'")
     number = document.get("schema")
-    if isinstance(number, int) and number > SCHEMA and document.get("format") == FORMAT:
+    if not isinstance(number, int) or number < 1:
+        raise RecordError(f"its schema is {number!r}, expected a whole number up to {SCHEMA}")
+    if number > SCHEMA:
         raise RecordError(
             f"its schema is {number}, and this version of depthgauge reads up to {SCHEMA}; "
             f"install a newer depthgauge"

@@ -113,7 +113,10 @@ def opened(folder: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    data = _bytes(folder / DOCUMENT)
+    try:
+        data = _bytes(folder / DOCUMENT)
+    except OSError:  # not ours to read, so not ours to replace
+        return False
     return data is not None and FORMAT.encode() in data
 
 

@@ -70,10 +70,10 @@ class Part(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _nulls_have_reasons(cls, given: Any) -> Any:
+    def _given(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        found = dict(given)
+        found: dict[str, Any] = _unicode(given)
         for name, field in cls.model_fields.items():
             reason = f"{name}_reason"
             absent = found.get(name, None if field.is_required() else field.default) is None
@@ -91,6 +91,19 @@ class Part(BaseModel):
             for name, value in handler(self).items()
             if value is not None or not (name.endswith("_reason") or name in self.optional)
         }
+
+
+def _unicode(value: Any) -> Any:
+    """Text as UTF-8 can hold it: a command line may bring bytes that are none, which become '?'."""
+    match value:
+        case str():
+            return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        case Mapping():
+            return {_unicode(key): _unicode(item) for key, item in value.items()}
+        case list() | tuple():
+            return tuple(map(_unicode, value))
+        case _:
+            return value
 
 
 class Source(Part):

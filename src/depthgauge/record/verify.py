@@ -41,8 +41,8 @@ class Verification:
         return self.state == "valid"
 
     def __str__(self) -> str:
-        lines = [f"{self.directory}: {self.state}"]
-        return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
+        lines = [line for reason in self.reasons for line in reason.lines]
+        return "\n".join([f"{self.directory}: {self.state}", *(f"  {line}" for line in lines)])
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of ``depthgauge verify --json``."""

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from depthgauge.profile_text import number
 from depthgauge.record.changes import Change
+from depthgauge.record.checks import Fault
 from depthgauge.record.difference import CurveDifference, JudgementDifference, RecordDifference
 from depthgauge.record.document import Record
 from depthgauge.record.verify import Verification
@@ -35,9 +36,7 @@ def print_verification(found: Verification, console: Console) -> None:
             console, "no target given: only the files and the version of torch were looked at"
         )
     for reason in found.reasons:
-        paragraph(console, str(reason), indent="- ")
-        if isinstance(reason, Change):
-            _equations(reason, console)
+        _said(reason, console)
     plain(console, verification_line(found), _STYLES[found.state])
 
 
@@ -58,10 +57,11 @@ def _about(directory: str, record: Record, console: Console) -> None:
     )
 
 
-def _equations(change: Change, console: Console) -> None:
-    if change.what == "equation":
-        for sign, text in (("  - ", change.before), ("  + ", change.after)):
-            paragraph(console, text or "none", indent=sign)
+def _said(reason: Change | Fault, console: Console) -> None:
+    first, *lines = reason.lines
+    paragraph(console, first, indent="- ")
+    for line in lines:
+        paragraph(console, line[4:], indent=line[:4])
 
 
 # ---------------------------------------------------------------------------- differences
@@ -73,14 +73,17 @@ def print_difference(
     """Whether it is one model at all, then judgements and curves, and what one record lacks."""
     _about(*left, console)
     _about(*right, console)
-    if not found.same_model:
+    if not found.same_subject:
         plain(console)
-        plain(console, "the two records are of different models:", "bold yellow")
+        plain(
+            console,
+            "the two records are of different models, or of one that was run in another way:",
+            "bold yellow",
+        )
         for change in found.subject:
-            paragraph(console, str(change), indent="- ")
-            _equations(change, console)
+            _said(change, console)
     for change in (*found.corridor, *found.verdict):
-        paragraph(console, str(change), indent="- ")
+        _said(change, console)
     judged = [each for each in found.judgements if not each.same]
     if judged:
         plain(console)
@@ -95,7 +98,7 @@ def print_difference(
         for name in names:
             paragraph(console, f"only {words}: {name}", indent="- ")
     for change in found.others:
-        paragraph(console, str(change), indent="- ")
+        _said(change, console)
     plain(console)
     plain(console, difference_line(found), "green" if found.equal else "yellow")
 
@@ -107,7 +110,7 @@ def difference_line(found: RecordDifference) -> str:
     judged = sum(not each.same for each in found.judgements)
     curves = sum(not each.same for each in found.curves)
     only = len(found.only_left) + len(found.only_right)
-    models = "" if found.same_model else "different models, "
+    models = "" if found.same_subject else "different subjects, "
     return (
         f"diff: {models}{judged} of {len(found.judgements)} judgements and {curves} of "
         f"{len(found.curves)} curves differ, {only} stand in one only"

@@ -1,0 +1,254 @@
+"""The commands about records: whether one holds, and what two of them differ in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depthgauge import arguments
+from depthgauge.cli.main import main
+from depthgauge.cli.verify import DTYPES
+from depthgauge.record.document import Verdict
+from depthgauge.record.folder import write
+from depthgauge.record.parts import CorridorPart
+from depthgauge.record.subject import builder_subject, own_bounds, source_of, subject_of
+from depthgauge.study.specification import read_specification
+from depthgauge.trace.targets import load
+from tests.cli.command import Command
+from tests.cli.test_help import imported_by
+from tests.record import factory
+
+SPECIFICATION = """
+[block]
+equation = "h + a * W2(relu(W1(rmsnorm(h))))"
+a = "1/sqrt(L)"
+[init]
+W1 = "he"
+[network]
+depth = 6
+width = 8
+[run]
+batch = 4
+seed = [0, 1]
+[corridor]
+forward_drift = { max = 3.0 }
+"""
+MODEL = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+
+def build(layers=3):
+    print("building")
+    return nn.Sequential(*[Block() for _ in range(layers)]), torch.randn(4, 8)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a specification, a model, and a record of each."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.toml").write_text(SPECIFICATION)
+    (tmp_path / "model.py").write_text(MODEL)
+    specification = read_specification("spec.toml")
+    corridor = CorridorPart(name="default", bounds=own_bounds(specification.corridor))
+    subject = subject_of(specification, "spec.toml")
+    write("record", factory.record(subject=subject, corridor=corridor), factory.arrays())
+
+    def build(seed: int) -> Any:
+        found = load("model.py:build", {"layers": 3})
+        return found.module, found.batch
+
+    built = builder_subject(
+        "model.py:build", build, (0, 1), arguments={"layers": 3}, source=source_of("model.py:build")
+    )
+    write("built", factory.record(subject=built), factory.arrays())
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_valid_record(command: Command, place: Path) -> None:
+    shown = command("verify", "record")
+    assert (shown.status, shown.err) == (0, "")
+    assert shown.out.splitlines() == [
+        "record: spec.toml, depth 6, width 8, float32, 2 seeds; verdict pass",
+        "no target given: only the files and the version of torch were looked at",
+        "verify: valid",
+    ]
+    assert command("verify", "record", "spec.toml").out.endswith("verdict pass\nverify: valid\n")
+    assert command("verify", "record", "h + a*W2(relu(W1(rmsnorm(h))))").status == 0
+    found = command("verify", "record", "spec.toml", "--json").document
+    assert (found["state"], found["reasons"], found["verdict"]) == ("valid", [], "pass")
+    assert command("verify", "built", "model.py:build", "--quiet").out == "verify: valid\n"
+
+
+def test_what_makes_it_stale(command: Command, place: Path) -> None:
+    shown = command("verify", "record", "--depth", "128", "--dtype", "bfloat16")
+    assert shown.status == 1
+    assert shown.out.splitlines()[1:] == [
+        "- depth 6 -> 128", "- dtype float32 -> bfloat16", "verify: stale (2 reasons)",
+    ]  # fmt: skip
+    assert "- depth 6 -> 7\n" in command("verify", "record", "spec.toml", "--depth", "7").out
+    equation = command("verify", "record", "h + a * W2(gelu(W1(rmsnorm(h))))")
+    assert equation.status == 1
+    assert equation.out.splitlines()[1:] == [
+        "- equation changed: 'relu' -> 'gelu'",
+        "  - a = 1/sqrt(L); h = h + a * W2(relu(W1(rmsnorm(h))))",
+        "  + a = 1/sqrt(L); h = h + a * W2(gelu(W1(rmsnorm(h))))",
+        "verify: stale (1 reason)",
+    ]
+    edit(place / "spec.toml", "max = 3.0", "max = 2.0")
+    edit(place / "spec.toml", '"he"', '"lecun"')
+    found = command("verify", "record", "spec.toml", "--json")
+    assert found.status == 1
+    assert [reason["sentence"] for reason in found.document["reasons"]] == [
+        "init.W1 he -> lecun",
+        "corridor: forward_drift max 3, warn 0.1 -> max 2, warn 0.1",
+    ]
+
+
+def test_code_that_changed(command: Command, place: Path) -> None:
+    deeper = command("verify", "built", "model.py:build", "--arg", "layers=5")
+    assert deeper.status == 1
+    assert "- depth 3 -> 5\n- arguments.layers 3 -> 5\n" in deeper.out
+    assert "building" not in deeper.out
+    edit(place / "model.py", "nn.ReLU", "nn.GELU")
+    changed = command("verify", "built", "model.py:build")
+    assert changed.status == 1
+    assert "- equation changed: 'relu' -> 'gelu'" in changed.out
+    assert "- source of model.py changed: sha256:" in changed.out
+
+
+def test_a_broken_record(command: Command, place: Path) -> None:
+    edit(place / "record" / "record.json", '"depth": 6', '"depth": 7')
+    shown = command("verify", "record", "spec.toml")
+    assert shown.status == 3
+    assert "- record.json: fingerprint: it says sha256:" in shown.out
+    assert shown.out.endswith("verify: broken (1 reason)\n")
+    assert command("verify", "record", "--json").document["state"] == "broken"
+    assert command("diff", "record", "built").status == 2
+    (place / "record" / "record.json").write_text("{")
+    assert command("verify", "record", "--quiet").out == "verify: broken (1 reason)\n"
+    assert command("verify", "record").status == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["verify", "nowhere"], "nowhere does not exist; give a directory that depthgauge"),
+        (["verify", "model.py"], "model.py is a file; give a directory"),
+        (["verify", "."], ". is a directory without record.json, so it is no record"),
+        (["diff", "record", "nowhere"], "nowhere does not exist"),
+        (["verify", "record", "built"], "'built' is a directory; give a file.toml"),
+        (["verify", "record", "nothing.toml"], "nothing.toml cannot be read"),
+        (["verify", "record", "h +"], "h +"),
+        (["verify", "record", "--depth", "deep"], "--depth is 'deep', expected a whole number"),
+        (["verify", "record", "--depth", "0"], "--depth is 0, expected a whole number of at least"),
+        (["verify", "record", "--dtype", "float"], "--dtype is 'float', expected one of"),
+        (["verify", "record", "spec.toml", "--dtype", "float"], "run.dtype is 'float', expected"),
+        (["verify", "record", "--arg", "a=1"], "--arg is for Python code"),
+        (["verify", "built", "model.py:build", "--depth", "9"], "--depth is for an equation"),
+        (["verify", "built", "model.py:none"], "has no 'none'"),
+    ],
+)
+def test_wrong_use(command: Command, place: Path, given: list[str], words: str) -> None:
+    ran = command(*given)
+    assert (ran.status, ran.out) == (2, "")
+    assert words in ran.err
+    assert ran.err.startswith("depthgauge: ")
+
+
+def test_the_precisions_are_those_of_a_specification() -> None:
+    assert tuple(arguments.DTYPES) == DTYPES
+
+
+def test_two_records(command: Command, place: Path) -> None:
+    same = command("diff", "record", "record")
+    assert same.status == 0
+    assert same.out.endswith("\n\ndiff: equal\n")
+    arrays = factory.arrays()
+    arrays["state"][2, 1] *= 100
+    gates = (factory.gate(state="warn", curves=(0,), judgements=(
+        factory.judgement(value=1.9, state="warn", margin=0.02),)),)  # fmt: skip
+    subject = subject_of(read_specification("spec.toml"), "spec.toml")
+    record = factory.record(
+        subject=subject,
+        gates=gates,
+        verdict=Verdict(state="warn", weakest="rivers", score=0.02),
+        corridor=CorridorPart(name="default", bounds=own_bounds(
+            read_specification("spec.toml").corridor)),
+    )  # fmt: skip
+    write("other", record, arrays)
+    shown = command("diff", "record", "other")
+    assert shown.status == 1
+    assert "different models" not in shown.out
+    assert "rivers  gradient_ratio  pass -> warn  1.2 -> 1.9  0.2 -> 0.02\n" in shown.out
+    assert "state_rms  -2 decades      2     1  baseline, depth 96  rivers\n" in shown.out
+    assert "- verdict.state pass -> warn\n" in shown.out
+    found = command("diff", "record", "other", "--json")
+    assert found.status == 1
+    assert found.document["curves"][0]["block"] == 2
+    line = command("diff", "record", "other", "--quiet").out
+    assert line == "diff: 1 of 1 judgements and 1 of 1 curves differ, 0 stand in one only\n"
+
+
+def test_two_records_of_different_models(command: Command, place: Path) -> None:
+    shown = command("diff", "record", "built")
+    assert shown.status == 1
+    head, _, rest = shown.out.partition("\n\n")
+    assert len(head.splitlines()) == 2
+    assert rest.startswith("the two records are of different models, or of one that was run in")
+    assert "- kind equation -> builder\n" in rest
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["verify", "record"],
+        ["verify", "record", "--json"],
+        ["verify", "record", "--depth", "128"],
+        ["diff", "record", "built"],
+        ["verify", "--help"],
+    ],
+)
+def test_torch_is_imported_for_a_target_alone(place: Path, given: list[str]) -> None:
+    code = f"from depthgauge.cli.main import main\nassert main({given}) in (0, 1)"
+    assert imported_by(code, "torch").splitlines()[-1] == "[]"
+    if given == ["verify", "record"]:
+        seen = imported_by(code.replace("'record'", "'record', 'spec.toml'"), "torch")
+        assert seen.splitlines()[-1] == "['torch']"
+
+
+def test_the_packages_parts_import_no_torch() -> None:
+    parts = "document folder running verify difference subject provenance changes checks arrays"
+    code = "\n".join(f"import depthgauge.record.{name}" for name in parts.split())
+    assert imported_by(f"{code}\nimport depthgauge.report.record_screen", "torch") == "[]"
+
+
+def test_interrupted(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("depthgauge.record.subject.subject_of", interrupt)
+    assert main(["verify", "record", "spec.toml"]) == 130
+    assert capsys.readouterr().err == "depthgauge: interrupted\n"
+    assert json.loads((place / "record" / "record.json").read_text())
+    assert "torch" in sys.modules
