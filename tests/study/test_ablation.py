@@ -85,8 +85,12 @@ def test_a_bound_that_nobody_measured_is_no_pass() -> None:
     bounds = {**BOUNDS, "saturated_fraction": {"max": 0.5}}
     found = run(vary=["scale/2"], corridor=bounds, instruments="rivers")
     assert not found.held
-    assert "saturated_fraction was not measured" in found.answer
-    assert not found.remedies[0].whole
+    assert "but saturated_fraction was not measured; the nearest bound is that of" in found.answer
+    mends = run(GROWS, ["scale=1/L"], depth=48, corridor=bounds, instruments="rivers")
+    assert mends.answer.endswith("and breaks nothing; saturated_fraction was not measured")
+    lost = run(vary=["activation=none"], corridor=bounds)
+    assert lost.remedies[0].unknown == ("saturated_fraction",)
+    assert not lost.remedies[0].whole
     alone = run(
         vary=["scale/2"], corridor={"saturated_fraction": {"max": 0.5}}, instruments="rivers"
     )

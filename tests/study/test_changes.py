@@ -10,6 +10,7 @@ import torch
 
 from depthgauge.errors import UsageError
 from depthgauge.network.spec import Network
+from depthgauge.study.cases import EquationCase, differences
 from depthgauge.study.changes import Change, applied
 from depthgauge.study.specification import Specification
 from depthgauge.study.usual import usual
@@ -215,3 +216,29 @@ def test_layers_that_would_trade_their_names_are_refused() -> None:
 )  # fmt: skip
 def test_the_usual_changes(text: str, expected: str) -> None:
     assert " ".join(map(str, usual(specification(text).network))) == expected
+
+
+PAIRS = [
+    ("norm=layernorm", "activation=elu", "activation norm"),
+    ("norm=none", "scale=0.3", "norm scale"),
+    ("placement=out", "activation=tanh", "activation placement"),
+    ("placement=post", "scale=0.3", "placement scale"),
+    ("scale=0.3", "activation=none", "activation scale"),
+    ("init=orthogonal", "placement=out", "init placement"),
+    ("depth=5", "init=orthogonal", "depth init"),
+    ("dtype=float64", "batch=3", "batch precision"),
+]
+
+
+@pytest.mark.parametrize("text", [BASE, *BLOCKS[3:4], *BLOCKS[8:9]])
+@pytest.mark.parametrize(("first", "second", "factors"), PAIRS)
+def test_two_changes_are_two_differences(text: str, first: str, second: str, factors: str) -> None:
+    base = EquationCase(specification(text))
+    for one, other in ((first, second), (second, first)):
+        once = base.changed(Change.of(one))
+        twice = once.changed(Change.of(other))
+        assert len(differences(base, once)) == 1
+        assert sorted(d.factor for d in differences(base, twice)) == factors.split()
+        assert differences(once, once) == []
+        turned = [(d.factor, d.after, d.before) for d in differences(twice, base)]
+        assert turned == [(d.factor, d.before, d.after) for d in differences(base, twice)]

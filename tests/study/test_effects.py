@@ -34,7 +34,7 @@ def test_a_logarithmic_summary_has_decades_paired_by_seed() -> None:
 
 def test_a_share_has_a_difference() -> None:
     found = effect([0.5, 0.5], [0.25, 0.75], "dead_fraction")
-    assert found.unit == "difference"
+    assert found.unit == "share"
     assert list(found.values) == [-0.25, 0.25]
     assert found.strength == 0
 

@@ -51,8 +51,8 @@ def print_ablation(found: Ablation, console: Console) -> None:
         )
         paragraph(
             console,
-            "Effects, paired by seed: decades, log10 of after over before, and of shares (live, "
-            f"saturated, dead, not finite) the difference; {over}.",
+            "Effects, paired by seed: decades, log10 of after over before, and the difference of "
+            f"what has no logarithmic scale, such as shares; {over}.",
         )
     if strongest := _ranked(found):
         plain(console)

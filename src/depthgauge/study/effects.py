@@ -43,7 +43,9 @@ class Effect:
 
     @property
     def unit(self) -> str:
-        return "decades" if SUMMARIES[self.quantity].scale == "log" else "difference"
+        """``decades``, or the summary's own, of which the effect is a difference."""
+        quantity = SUMMARIES[self.quantity]
+        return "decades" if quantity.scale == "log" else quantity.unit
 
     @cached_property
     def values(self) -> FloatArray:

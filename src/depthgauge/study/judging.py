@@ -59,8 +59,8 @@ def bounds_of(
     """The bounds to judge by: those given, as they are, in a table, or by the name or file of a
     corridor, behind a specification's own.
 
-    Where nobody declares any, those of the default corridor that the profile's instruments can
-    judge; the notes name the others.
+    Where nobody declares any, those of the default corridor that this profile can be judged by;
+    the notes name the others.
     """
     if given is None and own is not None:
         return Bounds("the specification's own", own, None)
@@ -68,10 +68,10 @@ def bounds_of(
         if find_spec("depthgauge.study.corridors") is None:
             return Bounds("", None, None)
         found = _named(DEFAULT)
-        measured = frozenset(profile.summary())
-        missing = [n for n, _ in found.at(profile.depth, profile.dtype).bounds if n not in measured]
-        notes = [f"{name} was not judged: {profile.why_not(name)}" for name in missing]
-        return Bounds(DEFAULT, None, found, measured, tuple(notes))
+        judged = found.at(profile.depth, profile.dtype).judge(profile).judgements
+        here = frozenset(j.name for j in judged if j.state != "not_measured")
+        notes = [f"{j.name} was not judged: {j.reason}" for j in judged if j.name not in here]
+        return Bounds(DEFAULT, None, found, here, tuple(notes))
     if isinstance(given, str):
         given = _named(given)
     elif isinstance(given, Mapping):

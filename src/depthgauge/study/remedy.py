@@ -19,7 +19,8 @@ __all__ = ["Remedy", "answer", "remedies"]
 @dataclass(frozen=True)
 class Remedy:
     """``mends``: bounds that fail at the baseline and hold after the change; ``breaks``: those that
-    fail after it and did not before; ``fails`` still; ``unknown``: could not be judged after it.
+    fail after it and did not before; ``fails`` still; ``unknown``: those that could be judged at
+    the baseline and not after it.
 
     ``score``: the smallest margin after it, in decades.
     """
@@ -34,7 +35,7 @@ class Remedy:
 
     @property
     def whole(self) -> bool:
-        """Whether every bound holds after it."""
+        """Whether every bound that the baseline was judged by holds after it."""
         return not (self.breaks or self.fails or self.unknown)
 
     @property
@@ -60,8 +61,7 @@ def remedies(found: Ablation) -> tuple[Remedy, ...]:
     more and break less, then the larger smallest margin."""
     if found.verdict is None:
         return ()
-    before = _failing(found.verdict)
-    made = [_remedy(row, before) for row in found.rows if row.verdict is not None]
+    made = [_remedy(row, found.verdict) for row in found.rows if row.verdict is not None]
 
     def worth(remedy: Remedy) -> tuple[bool, int, int, float]:
         lost = len(remedy.breaks + remedy.unknown)
@@ -100,20 +100,22 @@ def answer(found: Ablation) -> str:
         + (f", but {r.cost}" if r.cost else "")
         for r in together
     ]
+    if unknown := _unknown(found.verdict):
+        parts.append(_were(unknown))
     return f"{what}: " + "; ".join(parts)
 
 
 def _nothing_failed(found: Ablation, tried: Sequence[Remedy]) -> str:
     verdict = found.verdict
     assert verdict is not None
-    unknown = [j.name for j in verdict.judgements if j.state == "not_measured"]
+    unknown = _unknown(verdict)
     held = [j for j in verdict.judgements if j.state != "not_measured"]
     if not held:
-        return f"nothing was judged: {_and(unknown)} was not measured"
+        return f"nothing was judged: {_were(unknown)}"
     nearest = min(held, key=lambda j: j.margin)
     text = "nothing failed at the baseline"
     if unknown:
-        text += f", but {_and(unknown)} was not measured"
+        text += f", but {_were(unknown)}"
     text += f"; the nearest bound is that of {nearest.name}, {nearest.margin:+.3g} decades inside"
     broken = [remedy for remedy in tried if remedy.breaks]
     if broken:
@@ -121,8 +123,9 @@ def _nothing_failed(found: Ablation, tried: Sequence[Remedy]) -> str:
     return f"{text}; no single change breaks a bound either, so this test tells none of them apart"
 
 
-def _remedy(row: Varied, failing: Sequence[str]) -> Remedy:
+def _remedy(row: Varied, before: Verdict) -> Remedy:
     assert row.verdict is not None
+    failing, unknown = _failing(before), _unknown(before)
     states = {j.name: j.state for j in row.verdict.judgements}
     after = _failing(row.verdict)
     score = row.verdict.score
@@ -132,13 +135,21 @@ def _remedy(row: Varied, failing: Sequence[str]) -> Remedy:
         tuple(name for name in failing if states.get(name) in ("pass", "warn")),
         tuple(name for name in after if name not in failing),
         tuple(name for name in after if name in failing),
-        tuple(name for name, state in states.items() if state == "not_measured"),
+        tuple(name for name in _unknown(row.verdict) if name not in unknown),
         float("-inf") if score is None else score,
     )
 
 
 def _failing(verdict: Verdict) -> tuple[str, ...]:
     return tuple(j.name for j in verdict.judgements if j.state == "fail")
+
+
+def _unknown(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(j.name for j in verdict.judgements if j.state == "not_measured")
+
+
+def _were(names: Sequence[str]) -> str:
+    return f"{_and(names)} {'was' if len(names) == 1 else 'were'} not measured"
 
 
 def _and(words: Iterable[str]) -> str:
