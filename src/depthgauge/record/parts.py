@@ -100,8 +100,10 @@ def _unicode(value: Any) -> Any:
             return value if value.isascii() else value.encode("utf-8", "replace").decode()
         case Mapping():
             return {_unicode(key): _unicode(item) for key, item in value.items()}
-        case list() | tuple():
-            return tuple(map(_unicode, value))
+        case list():
+            return [_unicode(item) for item in value]
+        case tuple():
+            return tuple(_unicode(item) for item in value)
         case _:
             return value
 
