@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from depthgauge.recipes.apply import apply, rewritten
     from depthgauge.recipes.audit import audit
     from depthgauge.recipes.guess import guess
-    from depthgauge.study.ablation import Ablation, ablate
     from depthgauge.record.folder import read as read_record
     from depthgauge.record.subject import subject_of
     from depthgauge.record.verify import verify
+    from depthgauge.study.ablation import Ablation, ablate
     from depthgauge.study.claims import SuiteResult
     from depthgauge.study.compare import compare
     from depthgauge.study.corridor import Bound, Corridor, Verdict

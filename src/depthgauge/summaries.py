@@ -165,6 +165,7 @@ def _over_sites(
 
 
 _FORMATS: Final = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
+_ERRORS: Final = ("relative_error_state", "relative_error_gradient")
 _HEADROOMS: Final = tuple(f"headroom_{name}_bits" for name in _FORMATS)
 
 _FORMULAS: dict[str, Callable[[Profile], FloatArray | None]] = {
@@ -182,6 +183,7 @@ _FORMULAS: dict[str, Callable[[Profile], FloatArray | None]] = {
     "stiffness": _over_sites(np.max, "stiffness"),
     "correlation": _at_last("correlation"),
     **{name: _over_sites(np.min, name) for name in (*_HEADROOMS, "underflow_headroom_bits")},
+    **{name: _over_sites(np.max, name) for name in _ERRORS},
 }
 
 _SOURCES: dict[str, tuple[str, ...]] = {
@@ -285,6 +287,16 @@ SUMMARIES: dict[str, Quantity] = {
             "bits",
             "bits",
             "log2(RMS of the gradient / smallest normal number), the least over states",
+        ),
+        *(
+            _summary(
+                name,
+                "ratio",
+                "log",
+                f"the {what} in the arithmetic meant for training less that in float64, over its "
+                f"norm there: the largest over states",
+            )
+            for name, what in zip(_ERRORS, ("state", "gradient"), strict=True)
         ),
     )
 }

@@ -21,13 +21,14 @@ import typer
 from depthgauge._version import __version__
 from depthgauge.cli.ablate import ablate
 from depthgauge.cli.audit import audit
+from depthgauge.cli.commission import commission
 from depthgauge.cli.compare import compare
 from depthgauge.cli.measure import measure
 from depthgauge.cli.options import Debug, say
 from depthgauge.cli.recipes import recipes
 from depthgauge.cli.suite import suite
-from depthgauge.cli.verify import diff, verify
 from depthgauge.cli.sweep import sweep
+from depthgauge.cli.verify import diff, verify
 from depthgauge.errors import ClaimError, DepthgaugeError
 
 __all__ = ["app", "main"]
@@ -44,6 +45,7 @@ app.command("recipes")(recipes)
 app.command("audit")(audit)
 app.command("compare")(compare)
 app.command("ablate")(ablate)
+app.command("commission")(commission)
 app.command("verify")(verify)
 app.command("diff")(diff)
 

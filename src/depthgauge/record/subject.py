@@ -199,8 +199,7 @@ def own_bounds(corridor: Corridor | None) -> dict[str, Bound]:
     """The bounds that a specification declares itself, as a record holds them."""
     declared = corridor.to_dict() if corridor is not None else {}
     return {
-        name: Bound(min=limits.get("min"), max=limits.get("max"), warn=limits["warn"], source=OWN)
-        for name, limits in declared.items()
+        name: Bound.model_validate({**limits, "source": OWN}) for name, limits in declared.items()
     }
 
 

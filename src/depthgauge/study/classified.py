@@ -62,9 +62,7 @@ class Task:
         return F.cross_entropy(logits, self.labels)
 
 
-def classified(
-    network: Network, seed: int, batch: int, dtype: torch.dtype = torch.float32
-) -> Task:
+def classified(network: Network, seed: int, batch: int, dtype: torch.dtype = torch.float32) -> Task:
     """The network under one seed with its classes. Raises NetworkError where the equation is no
     module."""
     source = draws("keyed", seed)

@@ -2,6 +2,7 @@
 
     name = "mine"                      without one the file's
     about = "..."
+    base = "default"                   whose bounds come before these, if any
     [bounds.gradient_ratio]            min, max, warn, reason, source
     [[when]]                           bounds that go before those above, the later the first,
     depth = { min = 200, max = 999 }   at these depths (both ends inside)
@@ -34,7 +35,7 @@ from depthgauge.study.sections import toml_of
 
 __all__ = ["Entry", "NamedCorridor", "corridor_named", "names"]
 
-_KEYS: Final = ("name", "about", "bounds", "when")
+_KEYS: Final = ("name", "about", "base", "bounds", "when")
 _WHEN: Final = ("depth", "dtype", "bounds")
 
 
@@ -140,7 +141,8 @@ def _packaged(name: str) -> NamedCorridor:
 
 def _read(file: str, document: Mapping[str, Any], stem: str) -> NamedCorridor:
     _known(file, "", document, _KEYS)
-    entries = list(_bounds(file, "bounds", document.get("bounds", {}), Entry))
+    entries = list(_base(file, document.get("base")))
+    entries += _bounds(file, "bounds", document.get("bounds", {}), Entry)
     whens = document.get("when", [])
     if not isinstance(whens, list):
         raise SpecificationError(f"{file}: when is one table; write [[when]], with two brackets")
@@ -155,6 +157,18 @@ def _read(file: str, document: Mapping[str, Any], stem: str) -> NamedCorridor:
             raise SpecificationError(f"{file}: {key} is {text!r}, expected text in quotes")
     name, about = document.get("name", stem), document.get("about", "")
     return NamedCorridor(name, " ".join(about.split()), tuple(entries))
+
+
+def _base(file: str, given: Any) -> tuple[Entry, ...]:
+    """The entries of the corridor that this one begins with."""
+    if given is None:
+        return ()
+    if not isinstance(given, str) or given not in names() or f"{given}.toml" == file:
+        raise SpecificationError(
+            f"{file}: base is {given!r}, expected one of {', '.join(names())}"
+            f"{nearest(str(given), names())}"
+        )
+    return corridor_named(given).entries
 
 
 def _when(file: str, key: str, when: Any) -> Iterator[Entry]:

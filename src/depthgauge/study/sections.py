@@ -81,6 +81,22 @@ class RunSection(Section):
     instruments: StrictStr | list[StrictStr] | None = Field(
         default=None, description="a name or a list of names"
     )
+    optimizer: str | None = Field(
+        default=None, description='text in quotes that names an optimiser, such as "adamw"'
+    )
+    lr: float | None = Field(default=None, ge=0, description="a learning rate, a number above 0")
+
+
+class CommissionSection(Section):
+    depths: list[StrictInt] | None = Field(
+        default=None, description="a list of numbers of blocks, such as [12, 48, 96]"
+    )
+    rival: Annotated[str | None, _Text] = None
+    shallow: Annotated[int | None, _whole(LARGEST_DEPTH)] = None
+    vary: list[StrictStr] | None = Field(
+        default=None, description='a list of changes, such as ["norm=none", "scale*2"]'
+    )
+    corridor: Annotated[str | None, _Text] = None
 
 
 class Document(Section):
@@ -89,9 +105,15 @@ class Document(Section):
     network: NetworkSection = Field(default_factory=NetworkSection)
     run: RunSection = Field(default_factory=RunSection)
     corridor: dict[str, Any] | None = None
+    commission: CommissionSection = Field(default_factory=CommissionSection)
 
 
-_MODELS: dict[str, type[Section]] = {"block": Block, "network": NetworkSection, "run": RunSection}
+_MODELS: dict[str, type[Section]] = {
+    "block": Block,
+    "network": NetworkSection,
+    "run": RunSection,
+    "commission": CommissionSection,
+}
 
 #: What a key that the user names may hold.
 _FREE = {

@@ -4,6 +4,7 @@
     [init]      W1 = "he", "attention.o" = "zeros", default = "lecun"
     [network]   depth, width, tokens, size, draws
     [run]       batch, seed = 7 | [0, 1, 2] | "0..15", dtype, device, instruments
+    [run]       optimizer = "adamw", lr = 1e-3: the step whose update is measured
     [corridor]  forward_drift = { max = 3.0, warn = 0.1 }
 
 Only ``block.equation`` must be there. Every mistake is a SpecificationError of one sentence that
@@ -25,6 +26,7 @@ from depthgauge.study.corridor import Corridor
 from depthgauge.study.sections import read_document
 
 if TYPE_CHECKING:
+    from depthgauge.instruments.step import Step
     from depthgauge.measurement import Progress
     from depthgauge.profile import Profile
 
@@ -45,6 +47,17 @@ class Specification:
     device: str = "cpu"
     instruments: str | tuple[str, ...] = "fast"
     corridor: Corridor | None = None
+    optimizer: str = "sgd"
+    lr: float | None = None
+    #: Of the section [commission]: depths, rival, shallow, vary, corridor.
+    commission: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def step(self) -> Step:
+        """The optimiser's step whose update is measured; its usual rate where none is given."""
+        from depthgauge.instruments.step import Step
+
+        return Step(self.optimizer, self.lr)
 
     def measure(self, progress: Progress | None = None, **more: Any) -> Profile:
         """The network's profile, as this specification says it is to be run; ``more`` goes to
@@ -98,7 +111,14 @@ def read_specification(
         )
     except (EquationError, NetworkError) as error:
         raise SpecificationError(f"{source}: {error}") from None
-    return Specification(network, corridor=_corridor(source, document.corridor), **run)
+    declared = _corridor(source, document.corridor)
+    planned = document.commission.given()
+    found = Specification(network, corridor=declared, commission=planned, **run)
+    try:
+        _ = found.step
+    except SpecificationError as error:
+        raise SpecificationError(f"{source}: run.{error}") from None
+    return found
 
 
 def parse_seed(text: str) -> int | tuple[int, ...]:

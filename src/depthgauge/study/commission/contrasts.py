@@ -2,36 +2,42 @@
 control, a serious rival.
 
 They are read as the procedure asks. Every configuration stable at every depth: the test has not
-discriminated. A change breaks a bound: what it took away has earned its place. A change leaves every
+discriminated. A change breaks a bound: what it changed has earned its place. A change leaves every
 bound whole: what it took away has not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import math
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from depthgauge.errors import DepthgaugeError, NetworkError
 from depthgauge.recipes.apply import rewritten
+from depthgauge.record.parts import State
 from depthgauge.study.ablation import Ablation, Varied
 from depthgauge.study.builders import stacked
 from depthgauge.study.cases import Case, EquationCase, measured
 from depthgauge.study.commission.gated import Drawn, Gated, curves_of, table
 from depthgauge.study.commission.plain import plain_control
 from depthgauge.study.commission.plan import Plan
+from depthgauge.study.commission.transport import (
+    GATES,
+    JUDGED,
+    SEEN,
+    Bench,
+    Judging,
+    named,
+)
 from depthgauge.study.commission.update import updates
-from depthgauge.study.commission.transport import GATES, SEEN, Bench, Judging, named
 from depthgauge.study.corridor import Verdict
-from depthgauge.study.growth import growth
-from depthgauge.summaries import SUMMARIES
+from depthgauge.study.swept import swept
 
 __all__ = ["ablation", "depth", "rival", "shallow"]
 
 _DRAWN: Final = ("state_rms", "gradient_rms")
+#: A bound that breaks before so many times the depth is near.
+_SOON: Final = 2
 #: A rival is better by more than this many decades of margin, or it is not.
 _BETTER: Final = 0.1
 
@@ -53,7 +59,7 @@ def ablation(plan: Plan, bench: Bench) -> Gated:
     more: dict[str, Any] = {
         "tables": tuple(tables),
         "curves": tuple(curves),
-        "notes": (full.answer, *_lessons(full), *refused, *left),
+        "notes": (*_lessons(full), *refused, *left),
     }
     if full.verdict is None or full.verdict.state == "not_measured":
         return Gated("not_measured", full.answer, **more)
@@ -61,7 +67,7 @@ def ablation(plan: Plan, bench: Bench) -> Gated:
         return Gated("fail", full.answer, **more)
     if not any(remedy.breaks for remedy in full.remedies):
         return Gated("warn", full.answer, **more)
-    return Gated("pass", **more)
+    return Gated("pass", **{**more, "notes": (full.answer, *more["notes"])})
 
 
 #: Factors that cost something, so that one which no bound needs has not earned its place.
@@ -122,31 +128,36 @@ def _effects(at: int, found: Ablation) -> Any:
 
 
 def depth(plan: Plan, bench: Bench) -> Gated:
-    """How each number grows, and whether the depths told the configurations apart."""
+    """How each number grows, where it will break its bound, and whether the depths told the
+    configurations apart."""
     if len(plan.depths) < 2:
         return Gated("not_measured", "one depth was measured, and a law needs two")
-    profiles = list(bench.sweep.values())
-    rows, notes = [], []
-    for name in profiles[-1].summary():
-        values = [profile.summary().get(name) for profile in profiles]
-        if any(v is None for v in values):
-            continue
-        law = growth(plan.depths, np.stack(values), SUMMARIES[name].scale)
-        rows.append((name, law.state, str(law), len(profiles[-1].seeds)))
-    made = table("laws", "Laws over depth", ("quantity", "law", "formula", "n"), rows)
+    bounds = tuple(entry for entry in plan.corridor.entries if entry.name in JUDGED)
+    corridor = replace(plan.corridor, entries=bounds)
+    found = swept("", lambda at, _: bench.seen[at], plan.depths, corridor)
+    breaks = {b.name: str(b) for b in found.breaks}
+    rows = [
+        (name, law.state, str(law), breaks.get(name, ""), len(found.seeds))
+        for name, law in found.laws.items()
+    ]
+    made = table("laws", "Laws over depth", ("quantity", "law", "formula", "bound", "n"), rows)
+    notes = tuple(f"{name}: {words}" for name, words in breaks.items())
     verdicts = [
         v
         for one in bench.ablations.values()
         for v in (one.verdict, *(row.verdict for row in one.rows))
         if v is not None
     ]
+    soon = [b for b in found.breaks if b.depth <= _SOON * plan.depths[-1] and b.state != "broken"]
     if not any(v.state == "fail" for v in verdicts):
         why = (
             f"the test did not discriminate: every configuration stays inside its bounds at every "
             f"depth up to {plan.depths[-1]}"
         )
-        return Gated("warn", why, tables=(made,), notes=(why, *notes))
-    return Gated("pass", tables=(made,), notes=tuple(notes))
+        return Gated("warn", why, tables=(made,), notes=notes)
+    if soon:
+        return Gated("warn", f"{soon[0].name} {soon[0]}", tables=(made,), notes=notes)
+    return Gated("pass", tables=(made,), notes=notes)
 
 
 # ------------------------------------------------------------------------- control and rival
@@ -159,7 +170,7 @@ def shallow(plan: Plan, bench: Bench) -> Gated:
     if case is None:
         return _shallow_code(plan)
     network = case.specification.network
-    what, notes = f"plain control, {plan.shallow} blocks", ()
+    what, notes = f"plain control, {plan.shallow} blocks", tuple[str, ...]()
     try:
         control = plain_control(network, plan.shallow)
     except NetworkError as error:
@@ -229,7 +240,7 @@ def rival(plan: Plan, bench: Bench) -> Gated:
     own, its = scores
     said = f"smallest margin {own:+.3g} decades, {plan.rival} {its:+.3g}"
     if its > own + _BETTER:
-        state = "fail" if own < 0 <= its else "warn"
+        state: State = "fail" if own < 0 <= its else "warn"
         return Gated(state, f"{plan.rival} is further inside: {said}", **more)
     more["notes"] = (said, *more["notes"])
     return Gated("pass", "", **more)

@@ -69,9 +69,7 @@ def curves_of(profile: Profile, configuration: str, quantities: Iterable[str]) -
         river = profile.by_block(name)
         if river is not None:
             blocks = np.asarray(river[0], dtype=np.int64)
-            found.append(
-                Drawn(configuration, profile.depth, name, blocks, river[1], profile.seeds)
-            )
+            found.append(Drawn(configuration, profile.depth, name, blocks, river[1], profile.seeds))
     return found
 
 
@@ -120,9 +118,7 @@ def _judgement(judgement: Judgement) -> JudgementPart:
     return JudgementPart.model_validate({**document, "bound": bound})
 
 
-def curve_parts(
-    gate: str, curves: Sequence[Drawn]
-) -> tuple[list[Curve], dict[str, Array]]:
+def curve_parts(gate: str, curves: Sequence[Drawn]) -> tuple[list[Curve], dict[str, Array]]:
     """The curves of a gate and their arrays; equal blocks are one array."""
     arrays: dict[str, Array] = {}
     known: dict[bytes, str] = {}

@@ -31,7 +31,7 @@ from depthgauge.equation.nodes import (
     rewrite,
     walk,
 )
-from depthgauge.equation.written import WEIGHTS, without_inits
+from depthgauge.equation.written import WEIGHTS, with_scalars, without_inits
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 
@@ -46,7 +46,7 @@ def plain_control(network: Network, blocks: int) -> Network:
     attention, whose stack without a skip collapses however shallow it is."""
     if any(isinstance(node, Attention) for node in walk(network.block)):
         raise NetworkError("attention without a skip collapses however few blocks there are")
-    block = rewrite(without_inits(network.block), _plain)
+    block = rewrite(without_inits(with_scalars(network.block)), _plain)
     assert isinstance(block, Block)
     if any(isinstance(node, Add | Norm) for node in walk(block)):
         raise NetworkError(

@@ -6,7 +6,7 @@ same, and then ends with the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -27,6 +27,8 @@ __all__ = ["DEPTHS", "RIVALS", "SHALLOW", "Plan", "planned"]
 DEPTHS: Final = (12, 48, 96)
 #: Blocks of the shallow control.
 SHALLOW: Final = 8
+#: The depths of a model whose builder is not told any.
+AS_BUILT: Final = (0,)
 #: Recipes that a block may be measured against.
 RIVALS: Final = ("fixup", "orthogonal")
 
@@ -55,7 +57,7 @@ class Plan:
     def cases(self) -> dict[int, Case]:
         """The case at each depth; under its own depth it is the case itself."""
         if not self.axis:
-            return dict.fromkeys(self.depths, self.case)
+            return {AS_BUILT[0]: self.case}
         own = self.depths[-1]
         return {
             d: self.case if d == own else self.case.changed(Change(self.axis, str(d)))
@@ -63,11 +65,8 @@ class Plan:
         }
 
     def bounds(self, depth: int, dtype: str) -> Corridor:
-        """The corridor there: the specification's own bounds go before the named one's."""
-        found = dict(self.corridor.at(depth, dtype).bounds)
-        own = self.case.corridor
-        found |= dict(own.bounds) if own is not None else {}
-        return Corridor(tuple(found.items()), self.corridor.name)
+        """The corridor there."""
+        return self.corridor.at(depth, dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
@@ -75,11 +74,10 @@ class Plan:
         return {
             "depths": list(self.depths),
             "corridor": self.corridor.name,
-            "bounds": {
-                f"{e.name}{f' ({e.where})' if e.where else ''}": e.bound.to_dict()
+            "bounds": [
+                {"name": e.name, "where": e.where, **e.bound.to_dict()}
                 for e in self.corridor.entries
-            },
-            "own_bounds": self.case.corridor.to_dict() if self.case.corridor else {},
+            ],
             "optimizer": str(step.optimizer),
             "lr": step.rate,
             "rival": self.rival,
@@ -91,19 +89,19 @@ class Plan:
 def planned(
     case: Case,
     *,
-    depths: tuple[int, ...] | None = None,
+    depths: Iterable[int] | None = None,
     axis: str = "",
     corridor: str | NamedCorridor | Corridor | Mapping[str, object] | None = None,
     step: Step | None = None,
     rival: str | None = None,
     shallow: int | None = None,
-    vary: tuple[str, ...] | None = None,
+    vary: Iterable[str] | None = None,
 ) -> Plan:
     """The plan of a commission, what is not given filled in. Raises SpecificationError.
 
     ``depths``: 12, 48 and 96 by default, those above the case's own depth left out and its own put
-    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch has two weight layers
-    or more, else orthogonal weights.
+    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch has two weight
+    layers or more, else orthogonal weights.
     """
     if isinstance(case, EquationCase):
         own = case.specification.network.depth
@@ -118,9 +116,13 @@ def planned(
         counted = count(case.specification.network.block)
         usual = "fixup" if counted.m and min(counted.m) > 1 and counted.has_skip else "orthogonal"
     else:
-        wanted, usual = tuple(depths or ()), ""
-        if wanted and isinstance(case, BuilderCase):
-            case = case if axis in ("", None) else case.changed(Change(axis, str(wanted[-1])))
+        usual, wanted = "", tuple(sorted(set(depths or ())))
+        if wanted:
+            axis = axis or "depth"
+            case = case.changed(Change(axis, str(wanted[-1])))
+            case = replace(case, name="baseline") if isinstance(case, BuilderCase) else case
+        else:
+            axis, wanted = "", AS_BUILT
     if rival is not None and rival not in RIVALS:
         raise SpecificationError(f"rival is '{rival}', expected {' or '.join(RIVALS)}")
     least = SHALLOW if shallow is None else whole_number(shallow)
@@ -129,13 +131,20 @@ def planned(
             f"shallow is {shallow!r}, expected a whole number of blocks, at least 1"
         )
     return Plan(
-        case, wanted, _corridor(corridor), step or Step(), rival or usual, least, vary, axis
+        case,
+        wanted,
+        _corridor(corridor).under(case.corridor),
+        step or Step(),
+        rival or usual,
+        least,
+        tuple(vary) if vary is not None else None,
+        axis,
     )
 
 
 def _corridor(given: Any) -> NamedCorridor:
     if given is None:
-        return corridor_named("default")
+        return corridor_named("commission")
     if isinstance(given, NamedCorridor):
         return given
     if isinstance(given, Mapping):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,15 +12,14 @@ from depthgauge.errors import DepthgaugeError
 from depthgauge.record.folder import Stored
 from depthgauge.record.parts import Bound, CorridorPart, Gate, State, Verdict
 from depthgauge.record.running import Running
-from depthgauge.record.subject import own_bounds
+from depthgauge.study.cases import EquationCase, case_of
 from depthgauge.study.commission import contrasts, transport, update
 from depthgauge.study.commission.gated import Gated, curve_parts, part_of, worst
 from depthgauge.study.commission.plan import Plan, planned
 from depthgauge.study.commission.subject import subject_of_plan
 from depthgauge.study.commission.transport import Bench
-from depthgauge.study.cases import case_of
 
-__all__ = ["GATES", "Commission", "Step", "commission"]
+__all__ = ["GATES", "Commission", "commission", "plan_of"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ def _training(plan: Plan, bench: Bench) -> Gated:
 GATES: Final = (
     Question(
         "block",
-        "What exactly is commissioned: equation, axes, placement, scale, initialisation, precision, "
-        "depth?",
+        "What exactly is commissioned: equation, axes, placement, scale, initialisation, "
+        "precision, depth?",
         "whether the code that will be trained computes this equation: commission its builder, or "
         "verify the record against it",
         transport.block,
@@ -73,7 +71,7 @@ GATES: Final = (
     ),
     Question(
         "first update",
-        "Does one step move the function by a fair amount, at a rate below what the curvature allows?",
+        "Does one step move the function by a fair amount, at a rate that the curvature allows?",
         "later steps: curvature moves in training, and schedules move the rate",
         update.first_update,
     ),
@@ -92,7 +90,7 @@ GATES: Final = (
     Question(
         "shallow control",
         "Is a shallow plain stack of these layers inside the same bounds?",
-        "nothing about depth: it shows that the bounds and the measurement accept a healthy network",
+        "nothing about depth: it shows that bounds and measurement accept a healthy network",
         contrasts.shallow,
     ),
     Question(
@@ -177,8 +175,12 @@ def plan_of(target: Any, **given: Any) -> Plan:
     """The plan of a target, with what a specification's [commission] section says filled in."""
     own = {name: given.pop(name) for name in _PLANNED if name in given}
     case = case_of(target, **given)
-    declared = getattr(getattr(case, "specification", None), "commission", {})
-    return planned(case, **{**declared, **{n: v for n, v in own.items() if v is not None}})
+    declared: dict[str, Any] = {}
+    if isinstance(case, EquationCase):
+        one = case.specification
+        declared = {**one.commission, "step": one.step}
+    declared |= {name: value for name, value in own.items() if value is not None}
+    return planned(case, **declared)
 
 
 def _run(
@@ -239,5 +241,6 @@ def _corridor(plan: Plan) -> CorridorPart:
     dtype = plan.case.factors.get("precision", "float32")
     bounds = plan.bounds(plan.depths[-1] if plan.depths else 1, dtype).bounds
     return CorridorPart(
-        name=plan.corridor.name, bounds={name: Bound(**b.to_dict()) for name, b in bounds}
+        name=plan.corridor.name,
+        bounds={name: Bound.model_validate(b.to_dict()) for name, b in bounds},
     )

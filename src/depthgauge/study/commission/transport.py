@@ -11,6 +11,7 @@ import numpy as np
 
 from depthgauge.errors import DepthgaugeError
 from depthgauge.profile import Profile
+from depthgauge.record.parts import Table
 from depthgauge.study.ablation import Ablation, ablate
 from depthgauge.study.cases import Case, EquationCase, measured
 from depthgauge.study.commission.gated import Drawn, Gated, curves_of, judged, table
@@ -32,13 +33,14 @@ GATES: Final[dict[str, tuple[str, ...]]] = {
     "directions": ("participation_share", "correlation"),
     "precision": (
         "headroom_float16_bits", "headroom_bfloat16_bits", "headroom_float8_e4m3_bits",
-        "headroom_float8_e5m2_bits", "underflow_headroom_bits",
+        "headroom_float8_e5m2_bits", "underflow_headroom_bits", "relative_error_state",
+        "relative_error_gradient",
     ),
     "first update": ("functional_update", "stiffness"),
 }  # fmt: skip
 #: Instruments of every configuration that is held against the network, and what they can be judged
 #: by.
-SEEN: Final = (*CHEAP, "spectrum")
+SEEN: Final = ("rivers", "gates", "correlation", "spectrum")
 JUDGED: Final = (*GATES["rivers"], *GATES["gates"], *GATES["directions"])
 assert {name for names in GATES.values() for name in names} == set(SUMMARIES)
 
@@ -54,10 +56,7 @@ _DIRECTIONS: Final = (
     "effective_rank_participation", "effective_rank_entropy", "stable_rank",
     "lost_direction_fraction", "apjn",
 )  # fmt: skip
-_PRECISION: Final = (
-    "relative_error_state", "relative_error_gradient", "flushed_gradient_fraction",
-    *GATES["precision"],
-)  # fmt: skip
+_PRECISION: Final = (*GATES["precision"], "flushed_gradient_fraction")
 
 
 class Bench:
@@ -99,6 +98,11 @@ class Bench:
         from depthgauge.study.commission.update import updates
 
         return updates(self.plan, self.plan.cases[self.plan.depths[-1]])
+
+    @property
+    def seen(self) -> dict[int, Profile]:
+        """The baselines of the ablations, by depth."""
+        return {depth: one.baseline for depth, one in self.ablations.items()}
 
     @property
     def judging(self) -> Judging:
@@ -194,8 +198,8 @@ def _left_open(case: EquationCase, plan: Plan) -> list[str]:
 def rivers(plan: Plan, bench: Bench) -> Gated:
     """State and gradient from end to end at every depth; the full one is judged."""
     curves: list[Drawn] = []
-    for depth, profile in bench.sweep.items():
-        curves += curves_of(profile, named(depth), _RIVERS)
+    for profile in bench.sweep.values():
+        curves += curves_of(profile, named(profile.depth), _RIVERS)
     return judged(
         bench.judgements(bench.full, GATES["rivers"]),
         "both rivers were measured",
@@ -205,16 +209,16 @@ def rivers(plan: Plan, bench: Bench) -> Gated:
     )
 
 
-def _over_depths(bench: Bench, names: Sequence[str], title: str):
+def _over_depths(bench: Bench, names: Sequence[str], title: str) -> Table:
     """Median, least and largest over seeds of each summary at each depth."""
     rows = []
-    for depth, profile in bench.sweep.items():
+    for profile in bench.sweep.values():
         summary = profile.summary()
         for name in names:
             if name in summary:
                 values = summary[name]
                 median, low, high = spread(values)
-                rows.append((depth, name, median, low, high, len(values)))
+                rows.append((profile.depth, name, median, low, high, len(values)))
     return table("summaries", title, ("depth", "summary", "median", "least", "largest", "n"), rows)
 
 
@@ -232,8 +236,8 @@ def _where(profile: Profile) -> tuple[str, ...]:
 def local_gates(plan: Plan, bench: Bench) -> Gated:
     """What every activation lets through: alive, saturated, dead."""
     curves: list[Drawn] = []
-    for depth, profile in bench.sweep.items():
-        curves += curves_of(profile, named(depth), _LOCAL)
+    for profile in bench.sweep.values():
+        curves += curves_of(profile, named(profile.depth), _LOCAL)
     if not curves:
         return Gated("warn", "the network has no activation, so there is no gate to look at")
     return judged(
@@ -249,12 +253,11 @@ def local_gates(plan: Plan, bench: Bench) -> Gated:
 
 def directions(plan: Plan, bench: Bench) -> Gated:
     """How many directions arrive, and whether inputs are still told apart."""
-    depth = plan.depths[-1]
-    profile = plan.cases[depth].measure(("correlation", "spectrum", "jacobian"))
-    curves = curves_of(profile, named(depth), _DIRECTIONS)
-    curves += _spectra(profile, named(depth))
-    for at, found in bench.sweep.items():
-        curves += curves_of(found, named(at), ("correlation", "token_correlation"))
+    profile = plan.cases[plan.depths[-1]].measure(("correlation", "spectrum", "jacobian"))
+    curves = curves_of(profile, named(profile.depth), _DIRECTIONS)
+    curves += _spectra(profile, named(profile.depth))
+    for found in bench.sweep.values():
+        curves += curves_of(found, named(found.depth), ("correlation", "token_correlation"))
     return judged(
         bench.judgements(profile, GATES["directions"]),
         "the directions were measured",
@@ -290,8 +293,7 @@ def _missing(profile: Profile, names: Iterable[str]) -> tuple[str, ...]:
 
 def precision(plan: Plan, bench: Bench) -> Gated:
     """The arithmetic intended against float64: errors, room to overflow and underflow."""
-    depth = plan.depths[-1]
-    case: Case = plan.cases[depth]
+    case: Case = plan.cases[plan.depths[-1]]
     profile = case.measure(("precision",))
     note = profile.settings.get("instruments", {})
     assert isinstance(note, dict)
@@ -305,7 +307,7 @@ def precision(plan: Plan, bench: Bench) -> Gated:
         bench.judgements(profile, GATES["precision"]),
         f"{profile.dtype} was held against float64",
         tables=(_extremes(profile),),
-        curves=tuple(curves_of(profile, named(depth), _PRECISION)),
+        curves=tuple(curves_of(profile, named(profile.depth), _PRECISION)),
         notes=(*_missing(profile, ("relative_error_state",)), *first, *_text(said)),
     )
 
@@ -321,7 +323,7 @@ def _first_without_room(profile: Profile, name: str) -> str:
     return ""
 
 
-def _extremes(profile: Profile):
+def _extremes(profile: Profile) -> Table:
     """The worst of each quantity over sites, and where."""
     rows = []
     for name in _PRECISION:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from depthgauge.instruments.subject import Effort
 from depthgauge.profile import Profile
+from depthgauge.record.parts import Table
 from depthgauge.study.builders import stacked
 from depthgauge.study.cases import Case, EquationCase
 from depthgauge.study.classified import classified
@@ -24,14 +25,13 @@ _CURVES: Final = ("functional_update", "branch_update", "update_to_weight")
 
 def first_update(plan: Plan, bench: Bench) -> Gated:
     """The step that the optimiser would take, on a loss that has a minimum."""
-    depth = plan.depths[-1]
     profiles = bench.first
     whole = stacked(profiles)
     return judged(
         bench.judgements(whole, GATES["first update"]),
         "the first update was measured",
         tables=(_looks(profiles),),
-        curves=tuple(curves_of(whole, named(depth), _CURVES)),
+        curves=tuple(curves_of(whole, named(whole.depth), _CURVES)),
         notes=_notes(plan, profiles),
     )
 
@@ -63,7 +63,7 @@ def _note(profile: Profile) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _looks(profiles: Sequence[Profile]):
+def _looks(profiles: Sequence[Profile]) -> Table:
     """The curvature at each look: over the limit, along the gradient, and whether it settled."""
     rows = []
     for profile in profiles:
