@@ -324,18 +324,16 @@ def _first_without_room(profile: Profile, name: str) -> str:
 
 
 def _extremes(profile: Profile) -> Table:
-    """The worst of each quantity over sites, and where."""
+    """The worst of each quantity over sites and seeds, and where."""
     rows = []
     for name in _PRECISION:
-        if (column := profile.columns.get(name)) is None:
+        column = profile.columns.get(name)
+        if column is None or not np.isfinite(column.values).any():
             continue
-        worst_of = np.nanmin if name.endswith("bits") else np.nanmax
-        with np.errstate(all="ignore"):
-            if not np.isfinite(column.values).any():
-                continue
-            each = worst_of(np.where(np.isfinite(column.values), column.values, np.nan), axis=1)
-            place = int(np.nanargmin(each) if name.endswith("bits") else np.nanargmax(each))
-        rows.append((name, float(each[place]), str(profile.sites[column.rows[place]])))
+        sign = -1.0 if name.endswith("bits") else 1.0
+        each = np.where(np.isfinite(column.values), sign * column.values, -np.inf).max(axis=1)
+        place = int(each.argmax())
+        rows.append((name, sign * each[place], str(profile.sites[column.rows[place]])))
     return table(
         "precision", f"{profile.dtype} against float64", ("quantity", "worst", "where"), rows
     )

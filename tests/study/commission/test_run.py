@@ -1,0 +1,266 @@
+"""A commission: gates that pass beside gates that must fail, the record, interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from depthgauge.errors import RecordError, SpecificationError
+from depthgauge.instruments.step import Step
+from depthgauge.record.folder import read
+from depthgauge.record.verify import verify
+from depthgauge.study.commission import run as running
+from depthgauge.study.commission.run import GATES, commission, plan_of
+from depthgauge.study.commission.transport import GATES as BY_GATE
+from depthgauge.summaries import SUMMARIES
+
+HEALTHY = "h + W2(gelu(W1(rmsnorm(h))))/sqrt(L)"
+UNSCALED = "h + W2(relu(W1(h)))"
+SMALL = {
+    "depth": 12, "width": 16, "batch": 16, "seed": [0, 1], "depths": [4, 12],
+    "init": {"default": "lecun"}, "step": Step("momentum", 0.1), "vary": ["norm=none", "scale*2"],
+}  # fmt: skip
+
+
+def gate(found, name):
+    return next(g for g in found.gates if g.name == name)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    return commission(HEALTHY, tmp_path_factory.mktemp("healthy") / "record", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def sick(tmp_path_factory):
+    options = {
+        **SMALL,
+        "depth": 64,
+        "depths": [4, 64],
+        "vary": ["scale=1/sqrt(L)", "activation=tanh"],
+    }
+    return commission(UNSCALED, tmp_path_factory.mktemp("sick") / "record", **options)
+
+
+def test_every_gate_is_asked_in_order(healthy):
+    assert [g.name for g in healthy.gates] == [q.name for q in GATES]
+    assert all(g.question and g.leaves_open for g in healthy.gates)
+    assert {g.state for g in healthy.gates if g.name in BY_GATE} <= {"pass", "warn"}
+
+
+def test_what_was_not_run_is_not_passed(healthy):
+    assert gate(healthy, "training boundary").state == "not_measured"
+    assert healthy.state == "not_measured"
+    verdict = healthy.stored.record.verdict
+    assert verdict.weakest == "training boundary"
+    assert verdict.score is not None
+
+
+def test_a_network_that_explodes_fails_where_it_does(sick):
+    assert sick.state == "fail"
+    assert gate(sick, "rivers").state == "fail"
+    assert "gradient_ratio" in gate(sick, "rivers").reason
+    assert gate(sick, "first update").state == "fail"
+
+
+def test_the_ablation_says_which_single_change_mends_it(sick):
+    found = gate(sick, "ablation")
+    assert found.state == "fail"
+    assert "scale=1/sqrt(L) alone brings" in found.reason
+    assert "activation=tanh alone" not in found.reason
+
+
+def test_the_sick_networks_depths_discriminate_and_the_healthy_ones_do_not(healthy, sick):
+    assert "did not discriminate" in gate(healthy, "depth").reason
+    assert "did not discriminate" not in gate(sick, "depth").reason
+    laws = gate(sick, "depth").tables[0]
+    assert laws.kind == "laws"
+    assert any("exp(" in str(row) for row in laws.rows)
+
+
+def test_the_control_is_plain_shallow_and_inside(sick):
+    found = gate(sick, "shallow control")
+    assert found.state == "pass"
+    assert "the control is h = W2(relu(W1(h)))" in found.notes
+
+
+def test_a_control_that_is_out_is_a_failure(tmp_path):
+    corridor = {"gradient_ratio": {"min": 1e3}}
+    found = commission(HEALTHY, tmp_path / "record", corridor=corridor, **SMALL)
+    assert gate(found, "shallow control").state == "fail"
+    assert "the control is out of the corridor" in gate(found, "shallow control").reason
+
+
+def test_the_rival_is_measured_by_the_same_bounds(healthy, sick):
+    names = {row[0] for row in gate(healthy, "rival").tables[0].rows}
+    assert names == {"baseline", "fixup"}
+    assert gate(sick, "rival").state in ("fail", "warn")
+    assert "fixup is further inside" in gate(sick, "rival").reason
+
+
+def test_curves_of_every_configuration_are_kept(sick):
+    stored = sick.stored
+    held = {(c.configuration, c.quantity) for c in stored.record.curves}
+    assert ("baseline, depth 4", "state_rms") in held
+    assert ("scale=1/sqrt(L), depth 64", "gradient_rms") in held
+    assert ("baseline, depth 64", "log_singular_values") in held
+    for curve in stored.record.curves:
+        blocks, values = stored.arrays[curve.blocks], stored.arrays[curve.values]
+        assert values.shape[:2] == (len(blocks), len(curve.seeds))
+
+
+def test_the_record_is_valid_and_no_better_than_its_weakest_gate(healthy, sick):
+    for found in (healthy, sick):
+        assert verify(found.directory).state == "valid"
+
+
+def test_a_verdict_that_was_made_better_is_broken(sick, tmp_path):
+    copied = tmp_path / "record"
+    shutil.copytree(sick.directory, copied)
+    document = json.loads((copied / "record.json").read_text())
+    document["verdict"]["state"] = "pass"
+    (copied / "record.json").write_text(json.dumps(document))
+    found = verify(copied)
+    assert found.state == "broken"
+    assert "better than its weakest gate" in str(found)
+
+
+def test_every_summary_belongs_to_one_gate():
+    named = [name for names in BY_GATE.values() for name in names]
+    assert sorted(named) == sorted(SUMMARIES)
+
+
+# ------------------------------------------------------------------------------ interruption
+
+
+def test_a_resumed_commission_is_the_uninterrupted_one(healthy, tmp_path, monkeypatch):
+    """At every gate an exception, then --resume: the same fingerprint and the same curves."""
+    for stop in (0, 3, 6, 9):
+        directory = tmp_path / str(stop)
+        gates = list(GATES)
+
+        def interrupted(plan, bench):
+            raise KeyboardInterrupt
+
+        gates[stop] = replace(gates[stop], run=interrupted)
+        monkeypatch.setattr(running, "GATES", tuple(gates))
+        with pytest.raises(KeyboardInterrupt):
+            commission(HEALTHY, directory, **SMALL)
+        monkeypatch.setattr(running, "GATES", GATES)
+        found = commission(HEALTHY, directory, resume=True, **SMALL)
+        assert found.stored.record.fingerprint == healthy.stored.record.fingerprint
+        assert (directory / "curves.npz").read_bytes() == (
+            Path(healthy.directory) / "curves.npz"
+        ).read_bytes()
+
+
+def test_another_plan_is_not_resumed(tmp_path, monkeypatch):
+    def interrupted(plan, bench):
+        raise KeyboardInterrupt
+
+    gates = (*GATES[:2], replace(GATES[2], run=interrupted), *GATES[3:])
+    monkeypatch.setattr(running, "GATES", gates)
+    with pytest.raises(KeyboardInterrupt):
+        commission(HEALTHY, tmp_path / "record", **SMALL)
+    for change in ({"depth": 13}, {"rival": "orthogonal"}, {"step": Step("adam")}):
+        with pytest.raises(RecordError, match="cannot be resumed"):
+            commission(HEALTHY, tmp_path / "record", resume=True, **{**SMALL, **change})
+
+
+SCRIPT = """
+import sys
+from depthgauge.study.commission.run import commission
+from tests.study.commission.test_run import HEALTHY, SMALL
+commission(HEALTHY, sys.argv[1], resume=sys.argv[2] == "resume", **SMALL)
+"""
+
+
+def test_killed_at_random_moments_it_ends_the_same(healthy, tmp_path):
+    """kill -9, again and again, at moments drawn from a seed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    draw, kills = random.Random(0), 0
+    directory = tmp_path / "record"
+    for attempt in range(40):
+        mode = "resume" if attempt else "begin"
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(directory), mode], env=environment
+        )
+        if kills < 4:
+            start = time.monotonic()
+            while not (directory / "gates").exists() and process.poll() is None:
+                assert time.monotonic() - start < 120
+                time.sleep(0.01)
+            time.sleep(draw.uniform(0, 0.6))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+        if process.wait() == 0:
+            break
+    assert kills
+    assert read(directory).record.fingerprint == healthy.stored.record.fingerprint
+
+
+def test_stopping_early_leaves_gates_not_measured(tmp_path):
+    options = {**SMALL, "depth": 64, "depths": [4, 64]}
+    found = commission(UNSCALED, tmp_path / "record", stop_early=True, **options)
+    behind = found.gates[2:]
+    assert {g.state for g in behind} == {"not_measured"}
+    assert all("'rivers' failed before it" in g.reason for g in behind)
+
+
+# -------------------------------------------------------------------------------------- the plan
+
+
+def test_the_specification_says_what_is_not_given(tmp_path):
+    file = tmp_path / "spec.toml"
+    file.write_text(
+        '[block]\nequation = "h + W2(relu(W1(h)))"\n[network]\ndepth = 24\nwidth = 8\n'
+        '[run]\noptimizer = "adamw"\nlr = 0.003\n'
+        "[corridor]\ngradient_ratio = { max = 2.0 }\n"
+        '[commission]\ndepths = [6]\nrival = "orthogonal"\nshallow = 5\nvary = ["norm=rmsnorm"]\n'
+    )
+    plan = plan_of(str(file))
+    assert plan.depths == (6, 24)
+    assert (plan.step.optimizer, plan.step.rate) == ("adamw", 0.003)
+    assert (plan.rival, plan.shallow, plan.vary) == ("orthogonal", 5, ("norm=rmsnorm",))
+    assert dict(plan.bounds(24, "float32").bounds)["gradient_ratio"].max == 2
+    assert plan_of(str(file), rival="fixup").rival == "fixup"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[commission]\ndepth = [6]\n", "commission.depth is not a key .did you mean 'depths'"),
+        ('[commission]\nrival = "fixpu"\n', "rival is 'fixpu', expected fixup or orthogonal"),
+        ('[run]\noptimizer = "adm"\n', "run.optimizer is 'adm', expected one of sgd"),
+        ("[commission]\ndepths = [96]\n", "depths name 96, and the network has 24 blocks"),
+        ('[commission]\ncorridor = "defualt"\n', "corridor is 'defualt'.*did you mean 'default'"),
+    ],
+)
+def test_a_mistake_in_a_specification_is_one_sentence(tmp_path, text, words):
+    file = tmp_path / "spec.toml"
+    file.write_text(f'[block]\nequation = "h + W2(relu(W1(h)))"\n[network]\ndepth = 24\n{text}')
+    with pytest.raises(SpecificationError, match=words) as caught:
+        plan_of(str(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_not_finite_are_findings(tmp_path):
+    options = {**SMALL, "depth": 300, "depths": [4, 300]}
+    found = commission("h + 1e3*W2(relu(W1(h)))", tmp_path / "record", **options)
+    assert found.state == "fail"
+    assert "not finite" in " ".join(gate(found, "rivers").notes)
+    assert np.isinf(next(iter(found.stored.arrays.values())).astype(float)).any() or any(
+        not np.isfinite(a).all() for a in found.stored.arrays.values()
+    )
