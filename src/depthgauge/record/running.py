@@ -105,7 +105,7 @@ class Running:
         holds was begun with another subject, plan or version.
         """
         folder, words = Path(directory), canonical(plan)
-        provenance = begun(command, place).model_copy(update={"plan": hashed(words)})
+        provenance = begun(command, place, directory).model_copy(update={"plan": hashed(words)})
         opened(folder)
         with ExitStack() as stack:
             stack.enter_context(locked(folder))
