@@ -61,6 +61,29 @@ def test_a_commit_and_whether_something_differs(tmp_path: Path) -> None:
 
 
 @git
+def test_what_a_commission_writes_makes_nothing_dirty(tmp_path: Path) -> None:
+    _git(tmp_path, "init", "-q")
+    (tmp_path / "net.py").write_text("x")
+    (tmp_path / "records" / "one").mkdir(parents=True)
+    (tmp_path / "records" / "one" / "record.json").write_text("{}")
+    _git(tmp_path, "add", "net.py")
+    _git(tmp_path, "commit", "-qm", "first")
+
+    def dirty(output: Path | None) -> bool:
+        found, why = repository(tmp_path / "net.py", output)
+        assert found is not None, why
+        return found.dirty
+
+    assert dirty(None)
+    assert not dirty(tmp_path / "records" / "one")
+    assert not dirty(tmp_path / "records")
+    assert dirty(tmp_path / "elsewhere")
+    assert dirty(tmp_path.parent)
+    (tmp_path / "net.py").write_text("y")
+    assert dirty(tmp_path / "records")
+
+
+@git
 def test_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert repository(tmp_path) == (None, "the target stands in no git repository")

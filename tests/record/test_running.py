@@ -120,6 +120,7 @@ def test_without_resume_it_begins_anew_and_the_old_record_stays(tmp_path: Path) 
     ("changes", "words"),
     [
         ({"subject": factory.subject(depth=128)}, "begun with something else: depth 96 -> 128"),
+        ({"subject": factory.subject(seeds=(0,))}, r"seeds \[0, 1\] -> \[0\]"),
         ({"subject": factory.subject(dtype="bfloat16")}, "dtype float32 -> bfloat16"),
         ({"plan": {**PLAN, "depths": [12, 48]}}, r"plan: depths \[12, 48, 96\] -> \[12, 48\]"),
         ({"plan": {**PLAN, "stop": True}}, "plan: stop none -> true"),

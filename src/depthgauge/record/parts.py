@@ -1,24 +1,16 @@
 """The parts of a record: what each key of ``record.json`` holds.
 
-Numbers are finite, or ``null`` with the reason under ``NAME_reason``. What a bound does not have
-(a ``min``, a ``max``) is left out.
+What a bound does not have (a ``min``, a ``max``) is left out; see ``base`` for what is null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    SerializerFunctionWrapHandler,
-    Strict,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, JsonValue, model_validator
+
+from depthgauge.record.base import Many, Part
 
 __all__ = [
     "WORST_FIRST",
@@ -44,68 +36,6 @@ State: TypeAlias = Literal["pass", "warn", "fail", "not_measured"]
 WORST_FIRST: tuple[State, ...] = ("fail", "not_measured", "warn", "pass")
 
 Cell: TypeAlias = str | int | float | bool | None
-
-T = TypeVar("T")
-#: A list in JSON; a list and a tuple are both taken.
-Many: TypeAlias = Annotated[tuple[T, ...], Strict(False)]
-
-
-class Part(BaseModel):
-    """Frozen, and exact: text is no number, and a key that is not known is refused."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        validate_by_name=True,
-        validate_by_alias=True,
-        use_attribute_docstrings=True,
-    )
-
-    #: Fields that are left out when there is nothing to say.
-    optional: ClassVar[tuple[str, ...]] = ()
-    #: Why a field is null, where its maker does not say.
-    usual: ClassVar[Mapping[str, str]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        found: dict[str, Any] = _unicode(given)
-        for name, field in cls.model_fields.items():
-            reason = f"{name}_reason"
-            absent = found.get(name, None if field.is_required() else field.default) is None
-            if reason not in cls.model_fields or not absent or found.get(reason):
-                continue
-            if name not in cls.usual:
-                raise ValueError(f"{name} is null and {reason} does not say why")
-            found[reason] = cls.usual[name]
-        return found
-
-    @model_serializer(mode="wrap")
-    def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in handler(self).items()
-            if value is not None or not (name.endswith("_reason") or name in self.optional)
-        }
-
-
-def _unicode(value: Any) -> Any:
-    """Text as UTF-8 can hold it: a command line may bring bytes that are none, which become '?'."""
-    match value:
-        case str():
-            return value if value.isascii() else value.encode("utf-8", "replace").decode()
-        case Mapping():
-            return {_unicode(key): _unicode(item) for key, item in value.items()}
-        case list():
-            return [_unicode(item) for item in value]
-        case tuple():
-            return tuple(_unicode(item) for item in value)
-        case _:
-            return value
 
 
 class Source(Part):
@@ -133,8 +63,8 @@ class Subject(Part):
     """Canonical text, the scalars given beside it in front; empty where none could be read."""
     equation_hash: str = ""
     latex: str = ""
-    scalars: dict[str, str] = {}
-    init: dict[str, str] = {}
+    scalars: dict[str, str] = Field(default_factory=dict)
+    init: dict[str, str] = Field(default_factory=dict)
     depths: Many[int] = ()
     """Of the depth sweep."""
     depth: int
@@ -155,11 +85,11 @@ class Subject(Part):
     dtype: str
     device: str = "cpu"
     seeds: Many[int]
-    arguments: dict[str, JsonValue] = {}
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Of the builder."""
     source: Source | None = None
     source_reason: str | None = None
-    weights: dict[str, str] = {}
+    weights: dict[str, str] = Field(default_factory=dict)
     """By seed: a hash of every weight's name, shape, precision and numbers."""
     data: str = ""
     """A hash of the batches of all seeds."""
@@ -186,7 +116,7 @@ class CorridorPart(Part):
     """The bounds that were in force."""
 
     name: str
-    bounds: dict[str, Bound] = {}
+    bounds: dict[str, Bound] = Field(default_factory=dict)
 
 
 class Judgement(Part):

@@ -20,9 +20,14 @@ __all__ = ["begun", "now", "repository", "torch_version"]
 PATIENCE: Final = 10.0
 
 
-def begun(command: Sequence[str] = (), place: str | os.PathLike[str] = ".") -> Provenance:
-    """The provenance of a commission that starts now on a target that stands in ``place``."""
-    git, why = repository(place)
+def begun(
+    command: Sequence[str] = (),
+    place: str | os.PathLike[str] = ".",
+    output: str | os.PathLike[str] | None = None,
+) -> Provenance:
+    """The provenance of a commission that starts now on a target that stands in ``place`` and
+    writes into ``output``."""
+    git, why = repository(place, output)
     return Provenance(
         depthgauge=__version__,
         torch=torch_version(),
@@ -53,16 +58,19 @@ def _installed(package: str) -> str:
         return "not installed"
 
 
-def repository(place: str | os.PathLike[str]) -> tuple[Git | None, str]:
+def repository(
+    place: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
+) -> tuple[Git | None, str]:
     """The commit that ``place`` (a file or a folder) stands in and whether something differs from
-    it, or None and why that is not known."""
+    it, what lies in ``output`` aside; or None and why that is not known."""
     path = Path(place)
     folder = path if path.is_dir() else path.parent
     try:
         commit = _git(folder, "rev-parse", "--verify", "HEAD")
         if commit.returncode:
             return None, _why(commit.stderr)
-        status = _git(folder, "status", "--porcelain")
+        top = Path(_git(folder, "rev-parse", "--show-toplevel").stdout.rstrip("\n")).resolve()
+        status = _git(folder, "status", "--porcelain", "--", ":/", *_aside(output, top))
     except FileNotFoundError:
         return None, "git is not installed" if folder.is_dir() else "the target has no folder"
     except subprocess.TimeoutExpired:
@@ -72,6 +80,14 @@ def repository(place: str | os.PathLike[str]) -> tuple[Git | None, str]:
     if status.returncode:
         return None, _why(status.stderr)
     return Git(commit=commit.stdout.strip(), dirty=bool(status.stdout.strip())), ""
+
+
+def _aside(output: str | os.PathLike[str] | None, top: Path) -> list[str]:
+    """The words that leave a folder of the repository out."""
+    real = None if output is None else Path(output).resolve()
+    if real is None or real == top or not real.is_relative_to(top):
+        return []
+    return [f":(exclude,top,literal){real.relative_to(top).as_posix()}"]
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

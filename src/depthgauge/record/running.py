@@ -105,7 +105,7 @@ class Running:
         holds was begun with another subject, plan or version.
         """
         folder, words = Path(directory), canonical(plan)
-        provenance = begun(command, place).model_copy(update={"plan": hashed(words)})
+        provenance = begun(command, place, directory).model_copy(update={"plan": hashed(words)})
         opened(folder)
         with ExitStack() as stack:
             stack.enter_context(locked(folder))
@@ -179,7 +179,7 @@ class Running:
     def _same(self, subject: Subject, plan: Mapping[str, Any] | None, made: Provenance) -> None:
         """Raise where what the directory holds is not what is asked for now."""
         today = self._begun
-        changes = [str(change) for change in subject_changes(subject, today.subject)]
+        changes = [str(change) for change in subject_changes(subject, today.subject, False)]
         if plan is not None:
             found = between(plan, today.plan)
             changes += [f"plan: {change}" for change in found]
