@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from depthgauge.summaries import SUMMARIES
 
 HEALTHY = "h + W2(gelu(W1(rmsnorm(h))))/sqrt(L)"
 UNSCALED = "h + W2(relu(W1(h)))"
-SMALL = {
+SMALL: dict[str, Any] = {
     "depth": 12, "width": 16, "batch": 16, "seed": [0, 1], "depths": [4, 12],
     "init": {"default": "lecun"}, "step": Step("momentum", 0.1), "vary": ["norm=none", "scale*2"],
 }  # fmt: skip
