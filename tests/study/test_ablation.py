@@ -249,6 +249,7 @@ def test_a_specification_brings_its_own_corridor_and_seeds(tmp_path: Path) -> No
         "0.01",
     )
     assert shallow.held
+    assert ablate(file, ["norm=none"], init="he", seed=0).factors["init"] == "he"
     wider = ablate(file, ["scale=1/L"], corridor={"forward_drift": {"max": 9e9},
                                                   "gradient_ratio": {"max": 1.01}})  # fmt: skip
     assert {j.name for j in wider.verdict.judgements} == {"forward_drift", "gradient_ratio"}  # type: ignore[union-attr]

@@ -52,6 +52,8 @@ def test_the_arguments_of_a_function_are_its_factors() -> None:
     half = case.changed(Change.of("dtype=bfloat16"))
     assert [str(d) for d in differences(case, half)] == ["precision: as built -> bfloat16"]
     assert next(half.build(0).module.parameters()).dtype == torch.bfloat16
+    found = ablate(build, ["scale=0.5"], dtype=torch.float64, seed=0, corridor=BOUNDS)
+    assert (found.factors["precision"], found.baseline.dtype) == ("float64", "float64")
 
 
 def test_one_argument_at_a_time_under_every_seed() -> None:

@@ -158,7 +158,7 @@ def case_of(
     ``device``), which go before what a specification says. ``seed``: 0, 1 and 2 where neither says
     it. Raises TargetError for anything else, and SpecificationError for what a target cannot take.
     """
-    from depthgauge.arguments import seeds_of
+    from depthgauge.arguments import dtype_name, dtype_of, seeds_of
     from depthgauge.trace.targets import is_code
 
     options = {name: value for name, value in given.items() if value is not None}
@@ -166,7 +166,7 @@ def case_of(
     text = target if isinstance(target, str) else ""
     toml = text.endswith(".toml") or isinstance(target, os.PathLike)
     if not toml and (is_code(text) or callable(target) or isinstance(target, Mapping)):
-        dtype = options.pop("dtype", None)
+        dtype = dtype_name(dtype_of(options.pop("dtype"))) if "dtype" in options else None
         for name in options:
             raise SpecificationError(
                 f"{name} is for an equation, and the target is Python code; give the callable its "
@@ -204,8 +204,7 @@ def measured(
     groups: dict[object, list[int]] = {}
     for i, case in enumerate(cases):
         one = case.specification if isinstance(case, EquationCase) else None
-        key = (id(one.batch), one.dtype, one.device, case.seeds) if one else i
-        groups.setdefault(key, []).append(i)
+        groups.setdefault(_shared(one, case.seeds) if one else i, []).append(i)
     found: dict[int, Profile | DepthgaugeError] = {}
     for places in groups.values():
         here = [cases[i] for i in places]
@@ -232,6 +231,12 @@ def measured(
         for i in places:
             found[i] = _tried(cases[i], chosen, step, more)
     return [found[i] for i in range(len(cases))]
+
+
+def _shared(run: Specification, seeds: tuple[int, ...]) -> object:
+    """What equations that are measured together have in common; of tensors it is the same one."""
+    data: object = run.batch if isinstance(run.batch, int) else id(run.batch)
+    return data, run.dtype, run.device, seeds
 
 
 def _tried(
@@ -277,7 +282,9 @@ def _specification(
     if "device" in run:
         run["device"] = str(device_of(run["device"]))
     if toml:
-        changes = Changes(options.pop("scalars", {}), options.pop("init", {}), options, run)
+        init = options.pop("init", {})
+        init = init if isinstance(init, Mapping) else {"default": init}
+        changes = Changes(options.pop("scalars", {}), init, options, run)
         found = read_specification(target, changes)
     elif isinstance(target, Specification):
         found = replace(target, network=network_of(target.network, options), **run)
