@@ -28,7 +28,7 @@ def _said(element: ElementTree.Element) -> str:
     parts = [_said(child) for child in element]
     match element.tag:
         case "mfrac":
-            return "{%s}/{%s}" % tuple(parts)
+            return "{{{}}}/{{{}}}".format(*parts)
         case "msub":
             return "{}_{{{}}}".format(*parts)
         case "msup":

@@ -75,14 +75,14 @@ _NAMES: Final = {
     "identity": "id",
     "leaky_relu": "leaky relu",
 }
-_GREEK: Final = dict(
-    zip(
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau "
-        "upsilon phi chi psi omega".split(),
-        "αβγδεζηθικλμνξπρστυφχψω",
-        strict=True,
-    )
-)
+# fmt: off
+_GREEK: Final = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "zeta": "ζ",
+    "eta": "η", "theta": "θ", "iota": "ι", "kappa": "κ", "lambda": "λ", "mu": "μ", "nu": "ν",
+    "xi": "ξ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "upsilon": "υ", "phi": "φ",
+    "chi": "χ", "psi": "ψ", "omega": "ω",
+}
+# fmt: on
 _BRACKETS: Final = {"abs": "||", "floor": "⌊⌋", "ceil": "⌈⌉"}
 _THIN: Final = '<mspace width="0.17em"/>'
 _MINUS: Final = "<mo>−</mo>"

@@ -1,0 +1,257 @@
+"""A record's curves as lines to draw: median and band over seeds, thinned to what a screen shows.
+
+    band = quantiles 0.1 and 0.9 over seeds, outward to a seed that exists
+
+so that with fewer than 11 seeds it is the least and the largest. A seed counts at a block only
+where its value can be drawn: finite, and on a logarithmic axis positive.
+
+Index legend: ``B`` blocks, ``K`` seeds, ``R`` directions, ``P`` points kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from depthgauge.errors import UsageError
+from depthgauge.report.drawing import Line, Style
+from depthgauge.report.page import clean
+from depthgauge.sites import QUANTITIES, FloatArray
+
+__all__ = ["Curves", "band", "kept", "line_of", "points_each"]
+
+QUANTILE: Final = 0.1
+#: Points of a curve that a screen can tell apart, and the fewest that still look like it.
+MOST, FEWEST = 600, 48
+#: Numbers in all curves of a page: at eight bytes each well under three megabytes.
+NUMBERS: Final = 320_000
+
+IntArray = npt.NDArray[np.int64]
+
+
+def points_each(lines: int) -> int:
+    """How many points each of so many lines may have; a line is four numbers a point."""
+    return max(FEWEST, min(MOST, NUMBERS // (4 * max(1, lines))))
+
+
+def band(values: FloatArray, log: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Median, low and high over seeds at each block, from (B, K) to (B,) each; NaN: no seed."""
+    usable = np.isfinite(values) & ((values > 0) | (not log))
+    ordered = np.sort(np.where(usable, values, np.nan), axis=1)  # NaN comes last
+    n = usable.sum(axis=1)
+    top = np.maximum(n - 1, 0)
+
+    def at(index: IntArray) -> FloatArray:
+        picked: FloatArray = np.take_along_axis(ordered, index[:, None], axis=1)[:, 0]
+        return picked
+
+    low = at(np.floor(QUANTILE * top + 1e-9).astype(np.int64))
+    high = at(np.ceil((1 - QUANTILE) * top - 1e-9).astype(np.int64))
+    a, b = at(top // 2), at((top + 1) // 2)
+    # Halves first: a sum of two large numbers would overflow.
+    return np.where(a == b, a, a / 2 + b / 2), low, high
+
+
+def kept(middle: FloatArray, low: FloatArray, high: FloatArray, points: int) -> IntArray:
+    """Which of B points to keep, at most about ``points``, in order.
+
+    Of each stretch the least and largest median and the farthest of the band; the first and the
+    last point of all; and both sides of every gap while there are few of them.
+    """
+    total = middle.size
+    if total <= points:
+        return np.arange(total)
+    edges = np.linspace(0, total, max(2, points // 4) + 1).astype(np.int64)
+    chosen = [0, total - 1]
+    for start, stop in itertools.pairwise(edges):
+        known = start + np.flatnonzero(np.isfinite(middle[start:stop]))
+        if not known.size:
+            chosen.append(int(start))  # a gap stays a gap
+            continue
+        for values, pick in (
+            (middle, np.argmin),
+            (middle, np.argmax),
+            (low, np.argmin),
+            (high, np.argmax),
+        ):
+            chosen.append(int(known[pick(values[known])]))
+    holes = np.flatnonzero(np.diff(np.isfinite(middle).astype(np.int8)))[: points // 8]
+    chosen += [int(i) for hole in holes for i in (hole, hole + 1)]
+    return np.unique(np.array(chosen, dtype=np.int64))
+
+
+def line_of(
+    name: str, style: Style, blocks: IntArray, values: FloatArray, log: bool, points: int, note: str
+) -> Line:
+    """The line of ``values``, shape (B, K), thinned to about ``points``."""
+    middle, low, high = band(values, log)
+    keep = kept(middle, low, high, points)
+    return Line(
+        name,
+        style,
+        blocks[keep],
+        middle[keep],
+        low[keep],
+        high[keep],
+        values.shape[1],
+        blocks.size,
+        note,
+    )
+
+
+class Curves:
+    """The curves of a record by quantity, each configuration with one name and one style."""
+
+    def __init__(self, record: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        self._arrays = arrays
+        listed: Sequence[Mapping[str, Any]] = record.get("curves", [])
+        self._names = _named(listed)
+        self._styles = _styled(listed, self._names)
+        self._of: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for i, curve in enumerate(listed):
+            self._of.setdefault(curve["quantity"], {}).setdefault(self._names[i], curve)
+
+    def quantities(self) -> tuple[str, ...]:
+        """What was measured, in the record's order."""
+        return tuple(self._of)
+
+    def count(self, quantities: Sequence[str]) -> int:
+        """How many lines those quantities are together."""
+        return sum(len(self._of.get(name, ())) for name in quantities)
+
+    def lines(self, quantity: str, points: int) -> tuple[Line, ...]:
+        """One line for each configuration in which ``quantity`` was measured."""
+        log = is_log(quantity)
+        found = []
+        for name, curve in self._of.get(quantity, {}).items():
+            blocks, values = self._values(curve)
+            if values.ndim != 2:
+                continue
+            blocks, values = _by_block(quantity, blocks, values)
+            note = _note(quantity, blocks, values, log)
+            found.append(line_of(name, self._styles[name], blocks, values, log, points, note))
+        return tuple(found)
+
+    def spectrum(self, quantity: str, points: int) -> tuple[str, tuple[Line, ...]]:
+        """Of the deepest curve of shape (B, K, R), first listed: some of its directions as lines.
+
+        Values are natural logarithms, the largest first; lines are decades, named by their rank.
+        Returns the configuration's name with them, empty where there is no such curve.
+        """
+        vectors = {
+            name: (curve, *self._values(curve))
+            for name, curve in self._of.get(quantity, {}).items()
+            if self._values(curve)[1].ndim == 3
+        }
+        if not vectors:
+            return "", ()
+        name = max(vectors, key=lambda key: vectors[key][1].size)
+        _, blocks, values = vectors[name]
+        total = values.shape[2]
+        ranks = sorted({round(part * (total - 1)) for part in (0, 0.25, 0.5, 0.75, 1)})
+        lines = [
+            line_of(
+                f"direction {rank + 1} of {total}",
+                Style(i, i),
+                blocks,
+                values[:, :, rank] / np.log(10),
+                False,
+                points,
+                _note(quantity, blocks, values[:, :, rank], False),
+            )
+            for i, rank in enumerate(ranks)
+        ]
+        return name, tuple(lines)
+
+    def _values(self, curve: Mapping[str, Any]) -> tuple[IntArray, FloatArray]:
+        found = []
+        for role in ("blocks", "values"):
+            key = curve[role]
+            if key not in self._arrays:
+                raise UsageError(
+                    f"the record names an array '{clean(key)}' that curves.npz does not hold; "
+                    f"the two belong to different commissions"
+                )
+            found.append(self._arrays[key])
+        blocks, values = found
+        if values.ndim == 1:
+            values = values[:, None]
+        if blocks.shape != values.shape[:1] or not all(values.shape):
+            raise UsageError(
+                f"the array '{clean(curve['values'])}' has the shape {values.shape}, expected a "
+                f"row for each of {blocks.size} blocks; the record is damaged"
+            )
+        return blocks.astype(np.int64), values.astype(np.float64)
+
+
+def is_log(quantity: str) -> bool:
+    return quantity in QUANTITIES and QUANTITIES[quantity].scale == "log"
+
+
+def _named(listed: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Each curve's name: its configuration, the depth where the record has several, and the gate
+    where another gate measured the same of the same name."""
+    several = len({curve["depth"] for curve in listed}) > 1
+    taken: dict[tuple[str, str], str] = {}
+    names = {}
+    for i, curve in enumerate(listed):
+        name = _configuration(curve)
+        if several:
+            name = f"{name}, depth {curve['depth']}"
+        key = (curve["quantity"], name)
+        if taken.setdefault(key, curve["values"]) != curve["values"]:
+            name = f"{name} ({clean(curve['gate'])})"
+        names[i] = name
+    return names
+
+
+def _configuration(curve: Mapping[str, Any]) -> str:
+    """Without the depth at its end, which stands beside it."""
+    return re.sub(rf",? depth {curve['depth']}\Z", "", clean(curve["configuration"]))
+
+
+def _styled(listed: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> dict[str, Style]:
+    """A colour for each configuration; the dash goes on with it, and with the depth."""
+    depths = sorted({curve["depth"] for curve in listed})
+    colours = {name: i for i, name in enumerate(dict.fromkeys(map(_configuration, listed)))}
+    styles: dict[str, Style] = {}
+    for i, curve in enumerate(listed):
+        colour = colours[_configuration(curve)]
+        styles.setdefault(names[i], Style(colour, colour + 2 * depths.index(curve["depth"])))
+    return styles
+
+
+def _by_block(quantity: str, blocks: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
+    """One row a block, as in a profile: of several states the last, of other sites the mean."""
+    order = np.argsort(blocks, kind="stable")
+    blocks, values = blocks[order], values[order]
+    unique, first, counts = np.unique(blocks, return_index=True, return_counts=True)
+    if unique.size == blocks.size:
+        return blocks, values
+    if quantity in QUANTITIES and QUANTITIES[quantity].roles[0] == "state":
+        return unique, values[first + counts - 1]
+    with np.errstate(all="ignore"):
+        mean: FloatArray = np.add.reduceat(values, first, axis=0) / counts[:, None]
+    return unique, mean
+
+
+def _note(quantity: str, blocks: IntArray, values: FloatArray, log: bool) -> str:
+    """Where values are missing, and in how many seeds; the gradient travels backward."""
+    notes = []
+    backward = quantity.startswith("gradient") or quantity == "relative_error_gradient"
+    kinds = [(~np.isfinite(values), "not finite")]
+    if log:
+        kinds.append((values == 0, "zero"))
+    for bad, what in kinds:
+        if bad.any():
+            at = np.flatnonzero(bad.any(axis=1))
+            block, way = (blocks[at[-1]], "back") if backward else (blocks[at[0]], "on")
+            n = int(bad.any(axis=0).sum())
+            seeds = f" in {n} of {values.shape[1]} seeds" if values.shape[1] > 1 else ""
+            notes.append(f"{what} from block {block} {way}{seeds}")
+    return "; ".join(notes)
