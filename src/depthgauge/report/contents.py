@@ -5,6 +5,7 @@ What a section needs and the record does not hold is said in its place: silence 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ __all__ = ["report_of"]
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 SPECTRUM: Final = "log_singular_values"
+_RANKS: Final = "Effective ranks and gains over depth"
 
 #: Sections of curves: anchor, heading, what it shows, and the quantities that are its panels.
 _CURVES: Final[tuple[tuple[str, str, str, dict[str, str]], ...]] = (
@@ -55,7 +57,6 @@ _CURVES: Final[tuple[tuple[str, str, str, dict[str, str]], ...]] = (
         "Singular spectrum over depth",
         "Of the Jacobian from a state to the last one: how many directions still get through.",
         {
-            SPECTRUM: "Singular values",
             "effective_rank_participation": "Participation ratio",
             "effective_rank_entropy": "Entropy rank",
             "stable_rank": "Stable rank",
@@ -96,7 +97,7 @@ _CURVES: Final[tuple[tuple[str, str, str, dict[str, str]], ...]] = (
         },
     ),
 )
-_DRAWN: Final = frozenset(name for *_, panels in _CURVES for name in panels)
+_DRAWN: Final = frozenset((SPECTRUM, *(name for *_, panels in _CURVES for name in panels)))
 
 
 def report_of(record: Mapping[str, Any], arrays: Arrays) -> Report:
@@ -134,31 +135,32 @@ def _first_line(text: object) -> str:
 def _drawn(
     curves: Curves, points: int, anchor: str, heading: str, about: str, panels: Mapping[str, str]
 ) -> Iterator[Part]:
-    found, missing, spectrum_of = [], [], ""
-    for name, label in panels.items():
-        unit = QUANTITIES[name].unit if name in QUANTITIES else "decades"
-        if name == SPECTRUM:
-            spectrum_of, lines = curves.spectrum(name, points)
-        else:
-            lines = curves.lines(name, points)
+    yield Paragraph(about)
+    found, missing = [], []
+    if anchor == "directions":
+        name, lines = curves.spectrum(SPECTRUM, points)
         if lines:
+            panel = Panel("Singular values", "decades", False, lines)
+            title, heading = f"Some directions of {name}", _RANKS
+            yield _captioned(Figure("spectrum", title, (panel,), ""))
+        else:
+            missing.append(SPECTRUM)
+    for name, label in panels.items():
+        if lines := curves.lines(name, points):
+            unit = QUANTITIES[name].unit if name in QUANTITIES else ""
             found.append(Panel(label, unit, is_log(name), lines))
         else:
             missing.append(name)
     if found:
-        figure = Figure(anchor, heading, tuple(found), "")
-        caption = f"{about} {_how(figure, spectrum_of)}"
-        yield Figure(anchor, heading, tuple(found), caption)
-    else:
-        yield Paragraph(about)
+        yield _captioned(Figure(anchor, heading, tuple(found), ""))
     if missing:
         yield Paragraph(f"Not in this record: {', '.join(missing)}.")
 
 
-def _how(figure: Figure, spectrum_of: str) -> str:
+def _captioned(figure: Figure) -> Figure:
     """What a line and a band are, and how much of a long curve is shown."""
     said = []
-    seeds = {line.seeds for panel in figure.panels for line in panel.lines}
+    seeds = {line.seeds for line in figure.lines()}
     if max(seeds) > 1:
         reach = "from the least to the largest"
         if max(seeds) > 10:
@@ -166,14 +168,12 @@ def _how(figure: Figure, spectrum_of: str) -> str:
         said.append(f"Lines are medians over {_span(seeds)} seeds, bands reach {reach}.")
     else:
         said.append("One seed.")
-    if spectrum_of:
-        said.append(f"The singular values are those of {spectrum_of}.")
     if lost := figure.thinned():
         said.append(
             f"Thinned to what a screen shows: of {lost[0]:,} blocks {lost[1]:,} are drawn, among "
             f"them the first, the last, and the least and largest of every stretch."
         )
-    return " ".join(said)
+    return dataclasses.replace(figure, caption=" ".join(said))
 
 
 def _span(numbers: set[int]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from depthgauge.sites import QUANTITIES, FloatArray
 __all__ = ["Curves", "band", "kept", "line_of", "points_each"]
 
 QUANTILE: Final = 0.1
+#: Colours before the first comes again.
+COLOURS: Final = 7
 #: Points of a curve that a screen can tell apart, and the fewest that still look like it.
 MOST, FEWEST = 600, 48
 #: Numbers in all curves of a page: at eight bytes each well under three megabytes.
@@ -85,23 +87,23 @@ def kept(middle: FloatArray, low: FloatArray, high: FloatArray, points: int) -> 
     return np.unique(np.array(chosen, dtype=np.int64))
 
 
+class Naming(NamedTuple):
+    """What a curve is called, and how it is told from others."""
+
+    name: str
+    configuration: str
+    depth: int
+    style: Style
+
+
 def line_of(
-    name: str, style: Style, blocks: IntArray, values: FloatArray, log: bool, points: int, note: str
+    naming: Naming, blocks: IntArray, values: FloatArray, log: bool, points: int, note: str
 ) -> Line:
     """The line of ``values``, shape (B, K), thinned to about ``points``."""
     middle, low, high = band(values, log)
     keep = kept(middle, low, high, points)
-    return Line(
-        name,
-        style,
-        blocks[keep],
-        middle[keep],
-        low[keep],
-        high[keep],
-        values.shape[1],
-        blocks.size,
-        note,
-    )
+    drawn = (blocks[keep], middle[keep], low[keep], high[keep])
+    return Line(*naming, *drawn, values.shape[1], blocks.size, note)
 
 
 class Curves:
@@ -110,11 +112,10 @@ class Curves:
     def __init__(self, record: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self._arrays = arrays
         listed: Sequence[Mapping[str, Any]] = record.get("curves", [])
-        self._names = _named(listed)
-        self._styles = _styled(listed, self._names)
-        self._of: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for i, curve in enumerate(listed):
-            self._of.setdefault(curve["quantity"], {}).setdefault(self._names[i], curve)
+        #: Quantity -> name of the curve -> how it is called and drawn, its entry in the record.
+        self._of: dict[str, dict[str, tuple[Naming, Mapping[str, Any]]]] = {}
+        for naming, curve in zip(_named(listed), listed, strict=True):
+            self._of.setdefault(curve["quantity"], {}).setdefault(naming.name, (naming, curve))
 
     def quantities(self) -> tuple[str, ...]:
         """What was measured, in the record's order."""
@@ -128,13 +129,13 @@ class Curves:
         """One line for each configuration in which ``quantity`` was measured."""
         log = is_log(quantity)
         found = []
-        for name, curve in self._of.get(quantity, {}).items():
+        for naming, curve in self._of.get(quantity, {}).values():
             blocks, values = self._values(curve)
             if values.ndim != 2:
                 continue
             blocks, values = _by_block(quantity, blocks, values)
             note = _note(quantity, blocks, values, log)
-            found.append(line_of(name, self._styles[name], blocks, values, log, points, note))
+            found.append(line_of(naming, blocks, values, log, points, note))
         return tuple(found)
 
     def spectrum(self, quantity: str, points: int) -> tuple[str, tuple[Line, ...]]:
@@ -143,30 +144,24 @@ class Curves:
         Values are natural logarithms, the largest first; lines are decades, named by their rank.
         Returns the configuration's name with them, empty where there is no such curve.
         """
-        vectors = {
-            name: (curve, *self._values(curve))
-            for name, curve in self._of.get(quantity, {}).items()
+        vectors = [
+            (naming, *self._values(curve))
+            for naming, curve in self._of.get(quantity, {}).values()
             if self._values(curve)[1].ndim == 3
-        }
+        ]
         if not vectors:
             return "", ()
-        name = max(vectors, key=lambda key: vectors[key][1].size)
-        _, blocks, values = vectors[name]
+        of, blocks, values = max(vectors, key=lambda vector: vector[2].size)
         total = values.shape[2]
         ranks = sorted({round(part * (total - 1)) for part in (0, 0.25, 0.5, 0.75, 1)})
-        lines = [
-            line_of(
-                f"direction {rank + 1} of {total}",
-                Style(i, i),
-                blocks,
-                values[:, :, rank] / np.log(10),
-                False,
-                points,
-                _note(quantity, blocks, values[:, :, rank], False),
-            )
-            for i, rank in enumerate(ranks)
-        ]
-        return name, tuple(lines)
+        lines = []
+        for i, rank in enumerate(ranks):
+            name = f"direction {rank + 1} of {total}"
+            decades = values[:, :, rank] / np.log(10)
+            note = _note(quantity, blocks, decades, False)
+            naming = Naming(name, name, of.depth, Style(i, i))
+            lines.append(line_of(naming, blocks, decades, False, points, note))
+        return of.name, tuple(lines)
 
     def _values(self, curve: Mapping[str, Any]) -> tuple[IntArray, FloatArray]:
         found = []
@@ -193,37 +188,33 @@ def is_log(quantity: str) -> bool:
     return quantity in QUANTITIES and QUANTITIES[quantity].scale == "log"
 
 
-def _named(listed: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Each curve's name: its configuration, the depth where the record has several, and the gate
-    where another gate measured the same of the same name."""
-    several = len({curve["depth"] for curve in listed}) > 1
-    taken: dict[tuple[str, str], str] = {}
-    names = {}
-    for i, curve in enumerate(listed):
-        name = _configuration(curve)
-        if several:
-            name = f"{name}, depth {curve['depth']}"
-        key = (curve["quantity"], name)
+def _named(listed: Sequence[Mapping[str, Any]]) -> list[Naming]:
+    """Each curve's name: its configuration, the gate where another gate measured the same of the
+    same name, and the depth where the record has several.
+
+    A configuration has a colour; the dash tells depths apart, or configurations at one depth.
+    """
+    depths = sorted({curve["depth"] for curve in listed})
+    taken: dict[tuple[str, str, int], str] = {}
+    numbers: dict[str, int] = {}
+    found = []
+    for curve in listed:
+        depth, configuration = curve["depth"], _configuration(curve)
+        key = (curve["quantity"], configuration, depth)
         if taken.setdefault(key, curve["values"]) != curve["values"]:
-            name = f"{name} ({clean(curve['gate'])})"
-        names[i] = name
-    return names
+            configuration = f"{configuration} ({clean(curve['gate'])})"
+        number = numbers.setdefault(configuration, len(numbers))
+        if len(depths) > 1:
+            style = Style(number, depths.index(depth) + 3 * (number // COLOURS))
+            found.append(Naming(f"{configuration}, depth {depth}", configuration, depth, style))
+        else:
+            found.append(Naming(configuration, configuration, depth, Style(number, number)))
+    return found
 
 
 def _configuration(curve: Mapping[str, Any]) -> str:
     """Without the depth at its end, which stands beside it."""
     return re.sub(rf",? depth {curve['depth']}\Z", "", clean(curve["configuration"]))
-
-
-def _styled(listed: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> dict[str, Style]:
-    """A colour for each configuration; the dash goes on with it, and with the depth."""
-    depths = sorted({curve["depth"] for curve in listed})
-    colours = {name: i for i, name in enumerate(dict.fromkeys(map(_configuration, listed)))}
-    styles: dict[str, Style] = {}
-    for i, curve in enumerate(listed):
-        colour = colours[_configuration(curve)]
-        styles.setdefault(names[i], Style(colour, colour + 2 * depths.index(curve["depth"])))
-    return styles
 
 
 def _by_block(quantity: str, blocks: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:

@@ -53,12 +53,15 @@ class Style(NamedTuple):
 class Line:
     """One configuration's quantity over blocks: median and band over seeds, each of shape (P,).
 
-    NaN is a gap: no seed has a value there that can be drawn. ``style`` is the same for one
-    configuration in every figure; ``blocks`` is how many blocks were measured, of which ``x`` are
-    kept; ``note`` says where values are missing, or nothing.
+    NaN is a gap: no seed has a value there that can be drawn. ``configuration`` and ``depth`` are
+    what a legend shows and hides it by, ``style`` is the same for both in every figure; ``blocks``
+    is how many blocks were measured, of which ``x`` are kept; ``note`` says where values are
+    missing, or nothing.
     """
 
     name: str
+    configuration: str
+    depth: int
     style: Style
     x: npt.NDArray[np.int64]
     middle: FloatArray
@@ -132,18 +135,26 @@ class Figure:
     def summary(self) -> str:
         return " ".join(panel.summary() for panel in self.panels)
 
+    def lines(self) -> Iterator[Line]:
+        return (line for panel in self.panels for line in panel.lines)
+
     def names(self) -> dict[str, Style]:
-        """Every curve's name and style once, in order: the legend."""
-        return {line.name: line.style for panel in self.panels for line in panel.lines}
+        """Every configuration and the style of its first curve, in order: the legend."""
+        found: dict[str, Style] = {}
+        for line in self.lines():
+            found.setdefault(line.configuration, line.style)
+        return found
+
+    def depths(self) -> dict[int, Style]:
+        """Every depth and the style of its first curve, the shallowest first."""
+        found: dict[int, Style] = {}
+        for line in sorted(self.lines(), key=lambda line: line.depth):
+            found.setdefault(line.depth, line.style)
+        return found
 
     def thinned(self) -> tuple[int, int] | None:
         """Blocks measured and points kept of the curve that lost most; ``None``: none lost any."""
-        lost = [
-            (line.blocks, line.x.size)
-            for panel in self.panels
-            for line in panel.lines
-            if line.x.size < line.blocks
-        ]
+        lost = [(line.blocks, line.x.size) for line in self.lines() if line.x.size < line.blocks]
         return max(lost, key=lambda pair: pair[0] / max(1, pair[1]), default=None)
 
 

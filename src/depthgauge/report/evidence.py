@@ -26,6 +26,8 @@ __all__ = ["corridor", "equation", "gates", "provenance", "tables", "verdict"]
 
 #: Kinds of tables that have a section of their own.
 _ELSEWHERE: Final = ("ablation", "laws")
+#: Rows of a table that is shown when it is asked for.
+_LONG: Final = 12
 
 
 def verdict(record: Mapping[str, Any]) -> Iterator[Part]:
@@ -67,7 +69,27 @@ def equation(record: Mapping[str, Any]) -> Iterator[Part]:
             yield Lines(text)
     else:
         yield Paragraph("No equation was read from this target.")
-    yield Table("The subject", ("what", "value"), tuple(_facts(subject)))
+    yield Paragraph(_size(subject))
+    yield Table("Everything that fixes it", ("what", "value"), tuple(_facts(subject)), folded=True)
+
+
+def _size(subject: Mapping[str, Any]) -> str:
+    """The subject in a line; the table has all of it."""
+    parts = [f"Depth {subject['depth']}"]
+    for name in ("width", "tokens", "size"):
+        if subject.get(name) is not None:
+            parts.append(f"{name} {subject[name]}")
+    parts.append(f"{subject.get('branches', 0)} residual branches")
+    if subject.get("m"):
+        parts.append(f"weight layers in each {_counted(subject['m'])}")
+    if subject.get("placement"):
+        parts.append(f"norm placement {clean(subject['placement'])}")
+    seeds = ", ".join(map(str, subject["seeds"]))
+    parts += [
+        f"batch {subject['batch']}",
+        f"{clean(subject['dtype'])} on {clean(subject['device'])}",
+    ]
+    return f"{', '.join(parts)}, seeds {seeds}."
 
 
 def _facts(subject: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -183,7 +205,7 @@ def tables(found: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
             )
             for row in rows
         )
-        yield Table(clean(table["title"]), columns, cells, numbers)
+        yield Table(clean(table["title"]), columns, cells, numbers, folded=len(rows) > _LONG)
         if table.get("rows_reason"):
             yield Paragraph(f"-: {clean(table['rows_reason'])}")
 
@@ -227,7 +249,7 @@ def provenance(record: Mapping[str, Any], not_drawn: Sequence[str]) -> Iterator[
     hashes += [(f"weights, seed {seed}", h) for seed, h in subject.get("weights", {}).items()]
     hashes += list(record.get("files", {}).items())
     rows = tuple((clean(name), clean(text)) for name, text in hashes if text)
-    yield Table("Hashes", ("of", "hash"), rows)
+    yield Table("Hashes", ("of", "hash"), rows, folded=True)
     if command := found.get("command"):
         yield Lines(clean(" ".join(map(str, command))))
     if not_drawn:

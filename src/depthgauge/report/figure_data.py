@@ -1,8 +1,8 @@
 """The numbers of a figure as the JSON that stands in the page and that ``page.js`` draws.
 
-    curves:  {"kind": "curves", "names": [..], "panels": [{"label", "unit", "log", "lines":
-             [{"curve": index of its name, "style": [colour, dash], "seeds", "x": [first] or [..],
-               "middle": [..], "low": [..], "high": [..]}]}]}
+    curves:  {"kind": "curves", "names": [..], "depths": [..], "panels": [{"label", "unit", "log",
+             "lines": [{"name": index, "depth": index, "style": [colour, dash], "seeds",
+             "x": [first] or [..], "middle": [..], "low": [..], "high": [..]}]}]}
     effects: {"kind": "effects", "names": [..], "changes": [..], "unit", "series":
              [[{"change": index, "value", "low", "high"}, ..] one list a name]}
 
@@ -42,24 +42,32 @@ def harmless(text: str) -> str:
 
 def _curves(figure: Figure) -> dict[str, Any]:
     names = {name: i for i, name in enumerate(figure.names())}
+    depths = {depth: i for i, depth in enumerate(figure.depths())}
     return {
         "kind": "curves",
         "names": list(names),
+        "depths": list(depths),
         "panels": [
             {
                 "label": panel.label,
                 "unit": panel.unit,
                 "log": panel.log,
-                "lines": [_line(line, names[line.name]) for line in panel.lines],
+                "lines": [
+                    {
+                        "name": names[line.configuration],
+                        "depth": depths[line.depth],
+                        **_line(line),
+                    }
+                    for line in panel.lines
+                ],
             }
             for panel in figure.panels
         ],
     }
 
 
-def _line(line: Line, curve: int) -> dict[str, Any]:
+def _line(line: Line) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "curve": curve,
         "style": list(line.style),
         "seeds": line.seeds,
         "x": _blocks(line.x),

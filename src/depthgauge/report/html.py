@@ -42,7 +42,9 @@ _ASSETS: Final = files("depthgauge.report") / "assets"
 
 #: Strokes and gaps of a line of width 2 by the number of its dash; ``page.js`` has plotly's names.
 _DASHES: Final = ("", "6 4", "2 3", "8 3 2 3", "12 4", "12 3 3 3")
+#: The last colour is the ink.
 _COLOURS: Final = 7
+_INK: Final = 6
 #: Marks by number, in a square of 12; ``page.js`` has plotly's names.
 _MARKS: Final = (
     "M6 2a4 4 0 1 0 .01 0z",
@@ -155,11 +157,15 @@ def _table(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(_cells(table, row))}</tr>\n" for row in table.rows)
     title = escape(table.title)
     # What scrolls sideways must be reached by the keyboard, and then needs a name.
-    return (
+    shown = (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table>'
         f"<caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
         f"</div>"
     )
+    if not table.folded:
+        return shown
+    summary = f"{title} ({len(table.rows)} rows)"
+    return f'<details class="long"><summary>{summary}</summary>\n{shown}\n</details>'
 
 
 def _cells(table: Table, row: tuple[str, ...]) -> Iterable[str]:
@@ -169,7 +175,8 @@ def _cells(table: Table, row: tuple[str, ...]) -> Iterable[str]:
         elif state := _STATES.get(cell):
             yield f"<td>{_badge(state)}</td>"
         else:
-            yield f"<td{' class=n' if table.is_number(i) else ''}>{escape(cell)}</td>"
+            kind = " class=n" if table.is_number(i) else " class=text" if len(cell) > 30 else ""
+            yield f"<td{kind}>{escape(cell)}</td>"
 
 
 _STATES: Final[dict[str, State]] = {
@@ -182,18 +189,15 @@ _STATES: Final[dict[str, State]] = {
 
 def _figure(figure: Figure | EffectFigure) -> str:
     anchor, title = figure.anchor, escape(figure.title)
-    marks = isinstance(figure, EffectFigure)
-    buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-curve="{i}">{_swatch(style, marks)}'
-        f"<span>{escape(name)}</span></button>"
-        for i, (name, style) in enumerate(figure.names().items())
+    # The figure of a section is called what the section is.
+    heading = (
+        ""
+        if isinstance(figure, Figure) and anchor != "spectrum"
+        else f'<div class="title">{title}</div>'
     )
-    heading = f'<div class="title">{title}</div>' if marks else ""  # a section says its own
     return f"""<figure id="figure-{anchor}" aria-label="{title}">
 {heading}
-<div class="legend" role="group" aria-label="Shown in {title}">{buttons}
-<button type="button" class="all">Show all</button>
-<button type="button" class="none">Hide all</button></div>
+{_legend(figure)}
 <div class="plot" id="plot-{anchor}" role="img" aria-label="{escape(figure.summary())}"
  style="height:{_height(figure)}px"></div>
 <script type="application/json" class="data">{data_of(figure)}</script>
@@ -204,13 +208,41 @@ def _figure(figure: Figure | EffectFigure) -> str:
 </figure>"""
 
 
+def _legend(figure: Figure | EffectFigure) -> str:
+    """A button for every configuration and every depth (every quantity): pressed means shown."""
+    marks = isinstance(figure, EffectFigure)
+    names = [
+        _button("name", i, _swatch(style, mark=marks), name)
+        for i, (name, style) in enumerate(figure.names().items())
+    ]
+    depths = {} if isinstance(figure, EffectFigure) else figure.depths()
+    if len(depths) > 1:
+        names += [
+            _button("depth", i, _swatch(Style(_INK, style.dash)), f"depth {depth}")
+            for i, (depth, style) in enumerate(depths.items())
+        ]
+    return (
+        f'<div class="legend" role="group" aria-label="Shown in {escape(figure.title)}">'
+        f"{''.join(names)}"
+        f'<button type="button" class="all">Show all</button>'
+        f'<button type="button" class="none">Hide all</button></div>'
+    )
+
+
+def _button(kind: str, number: int, swatch: str, label: str) -> str:
+    return (
+        f'<button type="button" aria-pressed="true" data-{kind}="{number}">{swatch}'
+        f"<span>{escape(label)}</span></button>"
+    )
+
+
 def _height(figure: Figure | EffectFigure) -> int:
     if isinstance(figure, EffectFigure):
         return 90 + max(30, 8 * len(figure.names())) * len(figure.changes())
     return 60 + 250 * len(figure.panels)
 
 
-def _swatch(style: Style, mark: bool) -> str:
+def _swatch(style: Style, mark: bool = False) -> str:
     colour = f'class="c{style.colour % _COLOURS}"'
     if mark:
         path = _MARKS[style.dash % len(_MARKS)]

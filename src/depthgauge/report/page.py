@@ -71,13 +71,15 @@ class Formula:
 class Table:
     """Rows of text under their columns; ``numbers`` says which columns are numbers.
 
-    Cells are ready to be read: a number has its four digits, what is missing is ``-``.
+    Cells are ready to be read: a number has its four digits, what is missing is ``-``. A
+    ``folded`` one is shown when it is asked for, where the reader can fold.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: tuple[bool, ...] = ()
+    folded: bool = False
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.title

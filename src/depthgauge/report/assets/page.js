@@ -69,6 +69,15 @@
     });
   }
 
+  function called(data, line) {
+    var name = data.names[line.name];
+    return data.depths.length > 1 ? name + ", depth " + data.depths[line.depth] : name;
+  }
+
+  function seen(hidden, of) {
+    return !hidden.name[of.name] && !(of.depth !== undefined && hidden.depth[of.depth]);
+  }
+
   function curveTraces(data, hidden, look) {
     var traces = [];
     data.panels.forEach(function (panel, p) {
@@ -76,8 +85,8 @@
       panel.lines.forEach(function (line) {
         var x = blocks(line), colour = look.colours[line.style[0] % COLOURS];
         var shared = {
-          type: "scatter", xaxis: "x", yaxis: axis, meta: line.curve,
-          name: plain(data.names[line.curve]), visible: !hidden[line.curve], showlegend: false
+          type: "scatter", xaxis: "x", yaxis: axis, meta: { name: line.name, depth: line.depth },
+          name: plain(called(data, line)), visible: seen(hidden, line)
         };
         if (line.low) {
           var shape = outline(x, line.low, line.high);
@@ -118,6 +127,7 @@
         bgcolor: look.raised, bordercolor: look.muted, font: { color: look.ink }, align: "left",
         namelength: -1
       },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: look.muted, activecolor: look.ink },
       hovermode: "closest", showlegend: false, margin: { l: 56, r: 14, t: 30, b: 44 },
       // A finger on a figure scrolls the page.
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom"
@@ -150,7 +160,8 @@
       var colour = look.colours[s % COLOURS], n = data.series.length;
       var shift = n > 1 ? (s / (n - 1) - 0.5) * 0.6 : 0;
       return {
-        type: "scatter", mode: "markers", meta: s, name: plain(data.names[s]), visible: !hidden[s],
+        type: "scatter", mode: "markers", meta: { name: s }, name: plain(data.names[s]),
+        visible: seen(hidden, { name: s }),
         x: effects.map(function (e) { return e.value; }),
         y: effects.map(function (e) { return e.change + shift; }),
         error_x: {
@@ -170,7 +181,6 @@
 
   function effectLayout(data, look, width) {
     var layout = base(look);
-    layout.margin.t = 10;
     layout.xaxis = Object.assign(axisLook(look), {
       title: { text: "effect, " + plain(data.unit) }, zeroline: true, zerolinecolor: look.muted,
       zerolinewidth: 2
@@ -187,32 +197,38 @@
     var look = theme(), data = figure.data, curves = data.kind === "curves";
     var traces = (curves ? curveTraces : effectTraces)(data, figure.hidden, look);
     var layout = curves ? curveLayout(data, look) : effectLayout(data, look, figure.plot.clientWidth);
-    var config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+    var config = {
+      responsive: true, displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]],
+      displayModeBar: figure.plot.clientWidth < 500 ? false : "hover"
+    };
     figure.drawn = true;
     Plotly.react(figure.plot, traces, layout, config);
   }
 
-  function show(figure, curves, visible) {
-    curves.forEach(function (curve) {
-      figure.hidden[curve] = !visible;
-      figure.buttons[curve].setAttribute("aria-pressed", String(visible));
+  function show(figure, buttons, visible) {
+    buttons.forEach(function (button) {
+      figure.hidden[button.kind][button.number] = !visible;
+      button.element.setAttribute("aria-pressed", String(visible));
     });
     if (!figure.drawn) return;
-    var hit = [];
-    figure.plot.data.forEach(function (trace, i) {
-      if (curves.indexOf(trace.meta) >= 0) hit.push(i);
-    });
-    if (hit.length) Plotly.restyle(figure.plot, { visible: visible }, hit);
+    var on = figure.plot.data.map(function (trace) { return seen(figure.hidden, trace.meta); });
+    Plotly.restyle(figure.plot, { visible: on });
   }
 
   function wire(figure) {
-    var all = figure.buttons.map(function (_, i) { return i; });
-    figure.buttons.forEach(function (button, i) {
-      button.title = figure.data.names[i];
-      button.addEventListener("click", function () { show(figure, [i], figure.hidden[i]); });
+    figure.buttons.forEach(function (button) {
+      button.element.title = button.element.textContent;
+      button.element.addEventListener("click", function () {
+        show(figure, [button], figure.hidden[button.kind][button.number]);
+      });
     });
-    figure.element.querySelector(".all").addEventListener("click", function () { show(figure, all, true); });
-    figure.element.querySelector(".none").addEventListener("click", function () { show(figure, all, false); });
+    figure.element.querySelector(".all").addEventListener("click", function () {
+      show(figure, figure.buttons, true);
+    });
+    // Depths stay: what is pressed next is then seen at once.
+    figure.element.querySelector(".none").addEventListener("click", function () {
+      show(figure, figure.buttons.filter(function (b) { return b.kind === "name"; }), false);
+    });
   }
 
   function redraw(everything) {
@@ -223,8 +239,11 @@
     var data = JSON.parse(element.querySelector("script.data").textContent);
     var figure = {
       element: element, data: data, plot: element.querySelector(".plot"), drawn: false,
-      hidden: data.names.map(function () { return false; }),
-      buttons: Array.from(element.querySelectorAll("button[data-curve]"))
+      hidden: { name: [], depth: [] },
+      buttons: Array.from(element.querySelectorAll("button[aria-pressed]")).map(function (button) {
+        var kind = button.hasAttribute("data-name") ? "name" : "depth";
+        return { element: button, kind: kind, number: Number(button.getAttribute("data-" + kind)) };
+      })
     };
     figures.push(figure);
     wire(figure);
@@ -245,10 +264,15 @@
   // Paper is white, and shows what was never scrolled to.
   addEventListener("beforeprint", function () {
     document.documentElement.classList.add("light");
+    document.querySelectorAll("details.long").forEach(function (long) {
+      long.classList.toggle("folded", !long.open);
+      long.open = true;
+    });
     redraw(true);
   });
   addEventListener("afterprint", function () {
     document.documentElement.classList.remove("light");
+    document.querySelectorAll("details.folded").forEach(function (long) { long.open = false; });
     redraw(false);
   });
 })();
