@@ -23,6 +23,7 @@ OPTIONS = {
     "--width",
     "compare": "--arg --batch --debug --depth --depths --help --init --input --json --output "
     "--quiet --recipes --scalar --seed --size --tokens --width",
+    "report": "--debug --format --help --output --quiet --step-summary",
 }
 
 
@@ -47,6 +48,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         (["suite", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["measure", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["audit", "--help"], [name for name in HEAVY if name != "pydantic"]),
+        (["report", "--help"], [name for name in HEAVY if name != "pydantic"]),
     ],
 )
 def test_help_and_version_import_nothing_heavy(arguments: list[str], heavy: list[str]) -> None:

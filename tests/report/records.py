@@ -75,7 +75,7 @@ def record(
 def _curves(
     configuration: str, depth: int, seeds: Sequence[int], quantities: Sequence[str] | None
 ) -> Arrays:
-    """Shape (B, K); the spectrum has (B, K, 16)."""
+    """Shape (B, K) each."""
     growth = _GROWTH.get(configuration, 0.015) * math.sqrt(depth)
     random = np.random.default_rng([depth, len(configuration)])
     block = np.arange(depth + 1)[:, None]
@@ -85,7 +85,10 @@ def _curves(
     gradient = 1e-3 * 10 ** (growth * (1 - share) - wander)
     if configuration == "norm=none" and depth == max(depth, 96):
         gradient[: depth // 3, 0] = np.inf
-    spectrum = np.linspace(0, -3, 16) * (1 - share[:, :, None]) + np.log(gradient)[:, :, None]
+    spectrum = {
+        f"log_singular_values[{rank}]": (1 - rank) / 5 * (1 - share) + np.log(gradient)
+        for rank in (1, 4, 8, 12, 16)
+    }
     found = {
         "state_rms": state,
         "gradient_rms": gradient,
@@ -94,7 +97,7 @@ def _curves(
         "live_derivative_fraction": np.clip(0.98 - 0.3 * share + wander, 0, 1)[1:],
         "saturated_fraction": np.clip(0.01 + 0.2 * share + wander, 0, 1)[1:],
         "dead_fraction": np.zeros((depth, len(seeds))),
-        "log_singular_values": spectrum,
+        **spectrum,
         "effective_rank_participation": 64 * 10 ** (-growth / 4 * (1 - share) + wander),
         "correlation": np.clip(0.02 + 0.4 * share + wander, 0, 1),
         "headroom_float16_bits": 16 - np.log2(state * 5),

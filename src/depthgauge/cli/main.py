@@ -24,6 +24,7 @@ from depthgauge.cli.compare import compare
 from depthgauge.cli.measure import measure
 from depthgauge.cli.options import Debug, say
 from depthgauge.cli.recipes import recipes
+from depthgauge.cli.report import report
 from depthgauge.cli.suite import suite
 from depthgauge.errors import ClaimError, DepthgaugeError
 
@@ -39,6 +40,7 @@ app.command("measure")(measure)
 app.command("recipes")(recipes)
 app.command("audit")(audit)
 app.command("compare")(compare)
+app.command("report")(report)
 
 
 def _version(asked: bool) -> None:

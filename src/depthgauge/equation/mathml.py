@@ -287,8 +287,8 @@ def _value(value: Value) -> Formula:
                 return Formula(_row((_name(name), _THIN, inner.body)), POWER)
             return _applied(_name(name), [of])
         case Convolution(kernel, of, name=name):
-            mark = [f"<mn>{kernel}</mn>", *([_name(name)] if name else [])]
-            return _applied(f"<msub><mi>Conv</mi>{_row(_separated(mark))}</msub>", [of])
+            marks = [f"<mn>{kernel}</mn>", *([_name(name)] if name else [])]
+            return _applied(f"<msub><mi>Conv</mi>{_row(_separated(marks))}</msub>", [of])
         case Attention(of, name=name):
             mixer = "<mi>Attention</mi>"
             return _applied(f"<msub>{mixer}{_name(name)}</msub>" if name else mixer, [of])

@@ -97,7 +97,7 @@ _CURVES: Final[tuple[tuple[str, str, str, dict[str, str]], ...]] = (
         },
     ),
 )
-_DRAWN: Final = frozenset((SPECTRUM, *(name for *_, panels in _CURVES for name in panels)))
+_DRAWN: Final = frozenset(name for *_, panels in _CURVES for name in panels)
 
 
 def report_of(record: Mapping[str, Any], arrays: Arrays) -> Report:
@@ -159,15 +159,13 @@ def _drawn(
 
 def _captioned(figure: Figure) -> Figure:
     """What a line and a band are, and how much of a long curve is shown."""
-    said = []
-    seeds = {line.seeds for line in figure.lines()}
-    if max(seeds) > 1:
-        reach = "from the least to the largest"
-        if max(seeds) > 10:
-            reach = f"to the {100 * QUANTILE:g} and {100 - 100 * QUANTILE:g} per cent quantiles"
-        said.append(f"Lines are medians over {_span(seeds)} seeds, bands reach {reach}.")
-    else:
-        said.append("One seed.")
+    most = max(line.seeds for line in figure.lines())
+    said = [figure.seeds()]
+    if most > 10:
+        quantiles = f"{100 * QUANTILE:g} to the {100 - 100 * QUANTILE:g} per cent quantile"
+        said.append(f"Bands reach from the {quantiles} over seeds.")
+    elif most > 1:
+        said.append("Bands reach from the least seed to the largest.")
     if lost := figure.thinned():
         said.append(
             f"Thinned to what a screen shows: of {lost[0]:,} blocks {lost[1]:,} are drawn, among "
@@ -176,13 +174,12 @@ def _captioned(figure: Figure) -> Figure:
     return dataclasses.replace(figure, caption=" ".join(said))
 
 
-def _span(numbers: set[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
-
-
 def _not_drawn(curves: Curves) -> list[str]:
-    return [name for name in curves.quantities() if name not in _DRAWN]
+    return [
+        name
+        for name in curves.quantities()
+        if name not in _DRAWN and not name.startswith(f"{SPECTRUM}[")
+    ]
 
 
 def _ablation(record: Mapping[str, Any]) -> Iterator[Part]:

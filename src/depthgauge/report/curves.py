@@ -5,7 +5,7 @@
 so that with fewer than 11 seeds it is the least and the largest. A seed counts at a block only
 where its value can be drawn: finite, and on a logarithmic axis positive.
 
-Index legend: ``B`` blocks, ``K`` seeds, ``R`` directions, ``P`` points kept.
+Index legend: ``B`` blocks, ``K`` seeds, ``P`` points kept.
 """
 
 from __future__ import annotations
@@ -32,6 +32,13 @@ COLOURS: Final = 7
 MOST, FEWEST = 600, 48
 #: Numbers in all curves of a page: at eight bytes each well under three megabytes.
 NUMBERS: Final = 320_000
+
+#: Quantities of the gradient that do not begin with its name.
+_OF_GRADIENTS: Final = (
+    "relative_error_gradient",
+    "flushed_gradient_fraction",
+    "underflow_headroom_bits",
+)
 
 IntArray = npt.NDArray[np.int64]
 
@@ -131,37 +138,34 @@ class Curves:
         found = []
         for naming, curve in self._of.get(quantity, {}).values():
             blocks, values = self._values(curve)
-            if values.ndim != 2:
-                continue
             blocks, values = _by_block(quantity, blocks, values)
             note = _note(quantity, blocks, values, log)
             found.append(line_of(naming, blocks, values, log, points, note))
         return tuple(found)
 
     def spectrum(self, quantity: str, points: int) -> tuple[str, tuple[Line, ...]]:
-        """Of the deepest curve of shape (B, K, R), first listed: some of its directions as lines.
+        """The directions of one vector quantity, ``quantity[1]``, ``quantity[8]``, ... as lines.
 
-        Values are natural logarithms, the largest first; lines are decades, named by their rank.
-        Returns the configuration's name with them, empty where there is no such curve.
+        Each is a curve of natural logarithms, shown in decades; they are those of one curve's
+        name, the deepest and first listed, which is returned with them (empty where there is
+        none).
         """
-        vectors = [
-            (naming, *self._values(curve))
-            for naming, curve in self._of.get(quantity, {}).values()
-            if self._values(curve)[1].ndim == 3
-        ]
-        if not vectors:
+        directions = {name: _rank(name, quantity) for name in self._of if _rank(name, quantity)}
+        of = {name: naming for key in directions for name, (naming, _) in self._of[key].items()}
+        if not of:
             return "", ()
-        of, blocks, values = max(vectors, key=lambda vector: vector[2].size)
-        total = values.shape[2]
-        ranks = sorted({round(part * (total - 1)) for part in (0, 0.25, 0.5, 0.75, 1)})
-        lines = []
-        for i, rank in enumerate(ranks):
-            name = f"direction {rank + 1} of {total}"
-            decades = values[:, :, rank] / np.log(10)
-            note = _note(quantity, blocks, decades, False)
-            naming = Naming(name, name, of.depth, Style(i, i))
-            lines.append(line_of(naming, blocks, decades, False, points, note))
-        return of.name, tuple(lines)
+        chosen = max(of.values(), key=lambda naming: naming.depth).name
+        lines: list[Line] = []
+        for key, rank in directions.items():
+            if chosen in self._of[key]:
+                naming, curve = self._of[key][chosen]
+                name, i = f"direction {rank}", len(lines)
+                blocks, logs = self._values(curve)
+                decades = logs / np.log(10)
+                note = _note(key, blocks, decades, False)
+                own = Naming(name, name, naming.depth, Style(i, i))
+                lines.append(line_of(own, blocks, decades, False, points, note))
+        return chosen, tuple(lines)
 
     def _values(self, curve: Mapping[str, Any]) -> tuple[IntArray, FloatArray]:
         found = []
@@ -176,12 +180,18 @@ class Curves:
         blocks, values = found
         if values.ndim == 1:
             values = values[:, None]
-        if blocks.shape != values.shape[:1] or not all(values.shape):
+        if values.ndim != 2 or blocks.shape != values.shape[:1] or not values.size:
             raise UsageError(
                 f"the array '{clean(curve['values'])}' has the shape {values.shape}, expected a "
                 f"row for each of {blocks.size} blocks; the record is damaged"
             )
         return blocks.astype(np.int64), values.astype(np.float64)
+
+
+def _rank(name: str, quantity: str) -> str:
+    """What stands in the brackets of ``quantity[...]``, else nothing."""
+    match = re.fullmatch(rf"{re.escape(quantity)}\[(.+)\]", name)
+    return clean(match.group(1)) if match else ""
 
 
 def is_log(quantity: str) -> bool:
@@ -192,9 +202,10 @@ def _named(listed: Sequence[Mapping[str, Any]]) -> list[Naming]:
     """Each curve's name: its configuration, the gate where another gate measured the same of the
     same name, and the depth where the record has several.
 
-    A configuration has a colour; the dash tells depths apart, or configurations at one depth.
+    A configuration has a colour; the dash tells depths apart (the deepest is solid), or
+    configurations at one depth.
     """
-    depths = sorted({curve["depth"] for curve in listed})
+    depths = sorted({curve["depth"] for curve in listed}, reverse=True)
     taken: dict[tuple[str, str, int], str] = {}
     numbers: dict[str, int] = {}
     found = []
@@ -234,7 +245,7 @@ def _by_block(quantity: str, blocks: IntArray, values: FloatArray) -> tuple[IntA
 def _note(quantity: str, blocks: IntArray, values: FloatArray, log: bool) -> str:
     """Where values are missing, and in how many seeds; the gradient travels backward."""
     notes = []
-    backward = quantity.startswith("gradient") or quantity == "relative_error_gradient"
+    backward = quantity.startswith("gradient") or quantity in _OF_GRADIENTS
     kinds = [(~np.isfinite(values), "not finite")]
     if log:
         kinds.append((values == 0, "zero"))

@@ -152,6 +152,14 @@ class Figure:
             found.setdefault(line.depth, line.style)
         return found
 
+    def seeds(self) -> str:
+        """``"Medians over 3 seeds."``: what one number of a curve is."""
+        numbers = {line.seeds for line in self.lines()}
+        low, high = min(numbers), max(numbers)
+        if high == 1:
+            return "One seed."
+        return f"Medians over {low if low == high else f'{low} to {high}'} seeds."
+
     def thinned(self) -> tuple[int, int] | None:
         """Blocks measured and points kept of the curve that lost most; ``None``: none lost any."""
         lost = [(line.blocks, line.x.size) for line in self.lines() if line.x.size < line.blocks]

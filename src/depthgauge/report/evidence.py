@@ -43,12 +43,11 @@ def verdict(record: Mapping[str, Any]) -> Iterator[Part]:
         yield Paragraph(f"No smallest margin: {clean(found['score_reason'])}.")
     yield Table(
         "Gates",
-        ("gate", "state", "question", "reason"),
+        ("gate", "state", "reason"),
         tuple(
             (
                 clean(gate["name"]) + (" (weakest)" if gate["name"] == found["weakest"] else ""),
                 state_words(state_of(gate["state"])),
-                clean(gate["question"]),
                 clean(gate["reason"]),
             )
             for gate in record.get("gates", [])
@@ -207,7 +206,7 @@ def tables(found: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
         )
         yield Table(clean(table["title"]), columns, cells, numbers, folded=len(rows) > _LONG)
         if table.get("rows_reason"):
-            yield Paragraph(f"-: {clean(table['rows_reason'])}")
+            yield Paragraph(f"Cells shown as -: {clean(table['rows_reason'])}.")
 
 
 def _is_number(cell: object) -> bool:

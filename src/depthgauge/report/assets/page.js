@@ -142,7 +142,8 @@
       var top = 1 - p * height * (1 + GAP);
       layout["yaxis" + (p ? p + 1 : "")] = Object.assign(axisLook(look), {
         domain: [Math.max(0, top - height), top], type: panel.log ? "log" : "linear",
-        exponentformat: "power", zeroline: !panel.log, nticks: 6
+        exponentformat: "power", zeroline: !panel.log, nticks: 6,
+        rangemode: panel.unit === "share" ? "nonnegative" : "normal"
       });
       layout.annotations.push({
         text: "<b>" + plain(panel.label) + "</b>, " + plain(panel.unit), xref: "paper", yref: "paper",
