@@ -23,7 +23,7 @@ OPTIONS = {
     "--width",
     "compare": "--arg --batch --debug --depth --depths --help --init --input --json --output "
     "--quiet --recipes --scalar --seed --size --tokens --width",
-    "report": "--debug --format --help --output --quiet --step-summary",
+    "report": "--debug --format --help --output --quiet --summary",
 }
 
 

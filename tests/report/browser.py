@@ -53,8 +53,12 @@ class Page:
         method, found = message.get("method"), message.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(found["request"]["url"])
+        elif method == "Page.javascriptDialogOpening":
+            self.complaints.append(f"a dialog: {found['message']}")
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(found["exceptionDetails"])[:500])
+            details = found["exceptionDetails"]
+            thrown = details.get("exception", {})
+            self.complaints.append(thrown.get("description", details["text"])[:500])
         elif method == "Runtime.consoleAPICalled" and found["type"] in ("error", "warning"):
             self.complaints.append(str([a.get("value") for a in found["args"]]))
         elif method == "Log.entryAdded" and found["entry"]["level"] in ("error", "warning"):
@@ -72,13 +76,12 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def until(self, expression: str) -> Any:
+    def until(self, expression: str) -> None:
         """Waits for the expression to be true."""
         end = time.monotonic() + PATIENCE
-        while not (found := self.value(expression)):
+        while not self.value(f"!!({expression})"):
             assert time.monotonic() < end, f"never came true: {expression}"
             time.sleep(0.05)
-        return found
 
     def media(self, **features: str) -> None:
         """``prefers_color_scheme="dark"``."""
@@ -154,7 +157,8 @@ def opened() -> Iterator[Page]:
         ) as process:
             try:
                 port = _port(Path(folder) / "DevToolsActivePort", process)
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
+                direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+                with direct.open(f"http://127.0.0.1:{port}/json", timeout=PATIENCE) as answer:
                     tab = next(t for t in json.load(answer) if t["type"] == "page")
                 socket = websocket.create_connection(
                     tab["webSocketDebuggerUrl"], timeout=PATIENCE, suppress_origin=True

@@ -106,7 +106,7 @@ def _curves(
         "functional_update": 0.3 * 10 ** (growth * share + wander),
         "state_max": state * 5,
     }
-    return {name: found[name] for name in (quantities or found)}
+    return {name: found[name] for name in (found if quantities is None else quantities)}
 
 
 def _subject(depths: Sequence[int], seeds: Sequence[int], evil: str) -> Document:
@@ -240,13 +240,13 @@ def _ablation(evil: str) -> Document:
     for i, change in enumerate(changes):
         for j, quantity in enumerate(quantities):
             effect = round((2.0 - 0.35 * i) * (-1) ** j / (j + 1), 4)
-            unit = "share" if quantity == "saturated_fraction" else "decades"
-            rows.append([change, quantity, effect, effect - 0.1, effect + 0.15, unit, 3])
-    rows.append(["init=orthogonal", "gradient_ratio", None, None, None, "decades", 3])
+            unit = "difference" if quantity == "saturated_fraction" else "decades"
+            rows.append([change, quantity, unit, 3, effect, effect - 0.1, effect + 0.15])
+    rows.append(["init=orthogonal", "gradient_ratio", "decades", 0, None, None, None])
     return {
         "kind": "ablation",
         "title": "One change at a time",
-        "columns": ["change", "quantity", "effect", "low", "high", "unit", "n"],
+        "columns": ["change", "quantity", "unit", "n", "median", "min", "max"],
         "rows": rows,
         "rows_reason": "the gradient overflowed to inf",
     }

@@ -36,10 +36,10 @@ def report(
     format_: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="html, markdown or text.")
     ] = "html",
-    step_summary: Annotated[
+    summary: Annotated[
         bool,
         typer.Option(
-            "--step-summary",
+            "--summary",
             help="Add the report as Markdown to the summary of this step of GitHub Actions.",
         ),
     ] = False,
@@ -60,11 +60,11 @@ def report(
             f"{nearest(format_, FORMATS)}"
         )
     made = report_of(*stored(directory))
-    if step_summary:
+    if summary:
         from depthgauge.report.markdown import add_to_summary, to_markdown
 
         add_to_summary(to_markdown(made))
-    if format_ == "html" and output_path is None and not step_summary:
+    if format_ == "html" and output_path is None and not summary:
         output_path = os.path.join(directory, PAGE)
     with output(output_path) as write:
         if output_path is not None:
@@ -73,7 +73,7 @@ def report(
         say(report_line(made) + "\n")
     elif output_path is not None:
         say(f"{report_line(made)}\nwritten to {output_path}\n")
-    elif step_summary:
+    elif summary:
         say(report_line(made) + "\n")
     elif format_ == "text":
         from depthgauge.report.page_screen import print_report

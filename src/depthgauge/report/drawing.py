@@ -209,7 +209,7 @@ class EffectFigure:
             return f"{many}; no effect is finite."
         most = max(known, key=lambda effect: abs(effect.value))
         return (
-            f"{many}; the largest effect is {most.value:+.3g} {self.unit} on {most.quantity} "
+            f"{many}; the largest effect is {most.value:+.3g} ({self.unit}) on {most.quantity} "
             f"by {most.change}."
         )
 

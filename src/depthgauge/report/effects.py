@@ -58,7 +58,8 @@ def effects_of(table: Mapping[str, Any], anchor: str) -> Iterator[Part]:
         )
         if lost and i == 0:
             caption += f" In the table alone, since they are no number: {lost}."
-        title = f"{clean(table['title'])}: effects in {unit}"
+        measure = "as a difference" if unit == "difference" else f"in {unit}"
+        title = f"{clean(table['title'])}: effects {measure}"
         yield EffectFigure(f"{anchor}-{i + 1}", title, unit, tuple(effects), caption)
 
 

@@ -94,7 +94,7 @@ def to_html(report: Report) -> str:
 {"".join(map(_section, report.sections))}
 </main>
 <footer><p>One file; nothing in it is loaded from elsewhere.</p></footer>
-<script>{plotly}</script>
+<script type="text/plain" id="plotly">{plotly}</script>
 <script>{ours}</script>
 </body>
 </html>

@@ -56,7 +56,7 @@ def add_to_summary(text: str) -> str:
     path = os.environ.get(SUMMARY, "")
     if not path:
         raise SpecificationError(
-            f"--step-summary writes to the file that ${SUMMARY} names, and it is not set; "
+            f"--summary writes to the file that ${SUMMARY} names, and it is not set; "
             f"use it inside a step of GitHub Actions"
         )
     try:

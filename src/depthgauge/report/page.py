@@ -37,6 +37,8 @@ STATES: Final[dict[State, str]] = {"fail": "✗", "not_measured": "?", "warn": "
 
 #: They turn the direction in which the rest of a line is read.
 _BIDI: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+#: Control characters, halves of pairs, and line ends that only some readers know.
+_STEERING: Final = ("Cc", "Cs", "Zl", "Zp")
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,6 @@ def state_words(state: State) -> str:
 def clean(text: object) -> str:
     """The text without what steers a terminal or turns the reading direction; lines are kept."""
     return "".join(
-        "�"
-        if char in _BIDI or (unicodedata.category(char) in ("Cc", "Cs") and char != "\n")
-        # a tab is a space to a reader
-        else char
+        "�" if char in _BIDI or (unicodedata.category(char) in _STEERING and char != "\n") else char
         for char in str(text).replace("\t", " ").replace("\r\n", "\n")
     )

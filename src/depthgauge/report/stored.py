@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -54,7 +55,8 @@ def _document(folder: Path) -> dict[str, Any]:
 def _arrays(folder: Path) -> Arrays:
     path = folder / "curves.npz"
     try:
-        with np.load(path, allow_pickle=False) as held:
+        # In memory, since NumPy leaves the file of a damaged archive open.
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as held:
             return {name: held[name] for name in held.files}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {_reason(error)}") from None

@@ -194,7 +194,17 @@
     return layout;
   }
 
+  // Plotly's script is the most of this page: it is read when the page is shown and has time, or
+  // the first figure is wanted.
+  function ready() {
+    if (window.Plotly) return;
+    var script = document.createElement("script");
+    script.textContent = document.getElementById("plotly").textContent;
+    document.head.appendChild(script);
+  }
+
   function draw(figure) {
+    ready();
     var look = theme(), data = figure.data, curves = data.kind === "curves";
     var traces = (curves ? curveTraces : effectTraces)(data, figure.hidden, look);
     var layout = curves ? curveLayout(data, look) : effectLayout(data, look, figure.plot.clientWidth);
@@ -220,7 +230,7 @@
     figure.buttons.forEach(function (button) {
       button.element.title = button.element.textContent;
       button.element.addEventListener("click", function () {
-        show(figure, [button], figure.hidden[button.kind][button.number]);
+        show(figure, [button], Boolean(figure.hidden[button.kind][button.number]));
       });
     });
     figure.element.querySelector(".all").addEventListener("click", function () {
@@ -261,6 +271,9 @@
   }, { rootMargin: "400px" });
   figures.forEach(function (figure) { near.observe(figure.element); });
 
+  addEventListener("load", function () {
+    if (window.requestIdleCallback) requestIdleCallback(ready);
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () { redraw(false); });
   // Paper is white, and shows what was never scrolled to.
   addEventListener("beforeprint", function () {
