@@ -109,6 +109,8 @@ def test_both_rivers_have_every_configuration_on_log_axes(report: Report) -> Non
     assert list(rivers.names()) == ["baseline", "norm=none", "activation=relu", "scale*2",
                                     clean(EVIL)]  # fmt: skip
     assert list(rivers.depths()) == [12, 48, 96]
+    assert {style.dash for style in rivers.names().values()} == {0}, "the deepest is solid"
+    assert [style.dash for style in rivers.depths().values()] == [2, 1, 0]
     assert "State RMS of 15 curves: at the last block from 1." in rivers.summary()
     assert "(norm=none, depth 96)" in rivers.summary()
     assert "1 with gaps" in rivers.summary()

@@ -139,11 +139,12 @@ class Figure:
         return (line for panel in self.panels for line in panel.lines)
 
     def names(self) -> dict[str, Style]:
-        """Every configuration and the style of its first curve, in order: the legend."""
-        found: dict[str, Style] = {}
+        """Every configuration and the style of its deepest curve, in order: the legend."""
+        found: dict[str, Line] = {}
         for line in self.lines():
-            found.setdefault(line.configuration, line.style)
-        return found
+            if line.depth > found.setdefault(line.configuration, line).depth:
+                found[line.configuration] = line
+        return {name: line.style for name, line in found.items()}
 
     def depths(self) -> dict[int, Style]:
         """Every depth and the style of its first curve, the shallowest first."""

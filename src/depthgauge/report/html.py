@@ -175,8 +175,13 @@ def _cells(table: Table, row: tuple[str, ...]) -> Iterable[str]:
         elif state := _STATES.get(cell):
             yield f"<td>{_badge(state)}</td>"
         else:
-            kind = " class=n" if table.is_number(i) else " class=text" if len(cell) > 30 else ""
+            kind = " class=n" if table.is_number(i) else _width(cell)
             yield f"<td{kind}>{escape(cell)}</td>"
+
+
+def _width(cell: str) -> str:
+    """Sentences get room and short cells stay on one line, also where the screen is narrow."""
+    return " class=text" if len(cell) > 30 else " class=short" if len(cell) < 24 else ""
 
 
 _STATES: Final[dict[str, State]] = {
