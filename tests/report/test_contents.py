@@ -94,7 +94,7 @@ def test_an_equation_is_mathematics_and_a_builders_lines_are_text(report: Report
     document["subject"]["equation"] = "12 x [\n  h = h + W(h)\n]\nh = norm(h)"
     folded = report_of(document, arrays)
     assert section(folded, "equation").parts[0] == Lines(document["subject"]["equation"])
-    assert folded.title == "12 x [ ..."
+    assert folded.title == "spec.toml"
     document["subject"]["equation"] = ""
     assert texts(section(report_of(document, arrays), "equation"))[0].startswith("No equation")
     assert report_of(document, arrays).title == "spec.toml"

@@ -123,13 +123,14 @@ def report_of(record: Mapping[str, Any], arrays: Arrays) -> Report:
         Section("corridor", "The corridor", tuple(corridor(record))),
         Section("provenance", "Provenance", tuple(provenance(record, _not_drawn(curves)))),
     ]
-    title = _first_line(record["subject"]["equation"] or record["subject"]["target"])
+    title = _title(record["subject"])
     return Report(title, state, clean(found["reason"]), tuple(sections))
 
 
-def _first_line(text: object) -> str:
-    lines = clean(text).strip().splitlines() or [""]
-    return lines[0] + (" ..." if len(lines) > 1 else "")
+def _title(subject: Mapping[str, Any]) -> str:
+    """The equation where it is one line, else what was commissioned."""
+    lines = clean(subject["equation"]).strip().splitlines()
+    return lines[0] if len(lines) == 1 else clean(subject["target"]).replace("\n", " ")
 
 
 def _drawn(

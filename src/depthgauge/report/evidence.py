@@ -88,7 +88,7 @@ def _size(subject: Mapping[str, Any]) -> str:
         f"batch {subject['batch']}",
         f"{clean(subject['dtype'])} on {clean(subject['device'])}",
     ]
-    return f"{', '.join(parts)}, seeds {seeds}."
+    return f"{', '.join(parts)}, seed{'s' * (len(subject['seeds']) > 1)} {seeds}."
 
 
 def _facts(subject: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
