@@ -229,11 +229,11 @@ def test_a_phone_needs_no_scrolling_sideways(page: Page) -> None:
 def test_paper_shows_every_figure_on_white(page: Page) -> None:
     page.media(prefers_color_scheme="dark")
     drawn = "[...document.querySelectorAll('.plot')].filter(e => e.data).length"
-    assert page.value(drawn) < 10
+    assert page.value(drawn) < 11
     page.value("addEventListener('beforeprint', () => setTimeout(() => 0))")
     found = page.call("Page.printToPDF", printBackground=True)
     assert len(found["data"]) > 50_000
-    assert page.value(drawn) == 10
+    assert page.value(drawn) == 11
     page.value("dispatchEvent(new Event('beforeprint'))")
     ink = f"getComputedStyle({RIVERS}.querySelector('.annotation-text')).fill"
     assert page.value(ink) == "rgb(22, 24, 29)"

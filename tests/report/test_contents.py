@@ -118,7 +118,7 @@ def test_both_rivers_have_every_configuration_on_log_axes(report: Report) -> Non
 
 
 def test_what_was_not_measured_is_said() -> None:
-    document, arrays = record(quantities=["state_rms"])
+    document, arrays = record((96,), quantities=["state_rms"])
     for gate in document["gates"]:
         gate["tables"] = []
     report = report_of(document, arrays)

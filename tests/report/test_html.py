@@ -183,7 +183,7 @@ def test_tables_say_what_their_rows_and_columns_are(root: Element) -> None:
 
 def test_every_figure_has_words_and_numbers(root: Element) -> None:
     figures = root.all("figure")
-    assert len(figures) == 10
+    assert len(figures) == 11
     for figure in figures:
         (plot,) = (e for e in figure.all("div") if e.attributes.get("role") == "img")
         assert len(plot.attributes["aria-label"] or "") > 30

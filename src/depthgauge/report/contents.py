@@ -15,6 +15,7 @@ from depthgauge.report.curves import QUANTILE, Curves, is_log, points_each
 from depthgauge.report.drawing import Figure, Panel
 from depthgauge.report.effects import effects_of
 from depthgauge.report.evidence import corridor, equation, gates, provenance, tables, verdict
+from depthgauge.report.growth import growth
 from depthgauge.report.page import Paragraph, Part, Report, Section, clean, state_of
 from depthgauge.sites import QUANTITIES
 
@@ -118,7 +119,7 @@ def report_of(record: Mapping[str, Any], arrays: Arrays) -> Report:
             for anchor, heading, about, panels in _CURVES
         ),
         Section("ablation", "Ablation", tuple(_ablation(record))),
-        Section("laws", "Laws over depth", tuple(_laws(record))),
+        Section("laws", "Laws over depth", tuple(_laws(record, curves))),
         Section("gates", "Gate by gate", tuple(gates(record))),
         Section("corridor", "The corridor", tuple(corridor(record))),
         Section("provenance", "Provenance", tuple(provenance(record, _not_drawn(curves)))),
@@ -192,7 +193,9 @@ def _ablation(record: Mapping[str, Any]) -> Iterator[Part]:
         yield from tables([table])
 
 
-def _laws(record: Mapping[str, Any]) -> Iterator[Part]:
+def _laws(record: Mapping[str, Any], curves: Curves) -> Iterator[Part]:
+    if figure := growth(curves):
+        yield figure
     found = _tables(record, "laws")
     if not found:
         yield Paragraph("No law was fitted: that needs several depths.")

@@ -167,6 +167,14 @@ class Curves:
                 lines.append(line_of(own, blocks, decades, False, points, note))
         return chosen, tuple(lines)
 
+    def by_depth(self, quantity: str) -> dict[str, dict[int, tuple[Style, FloatArray]]]:
+        """Configuration -> depth -> style and values, shape (B, K), of one quantity."""
+        found: dict[str, dict[int, tuple[Style, FloatArray]]] = {}
+        for naming, curve in self._of.get(quantity, {}).values():
+            values = _by_block(quantity, *self._values(curve))[1]
+            found.setdefault(naming.configuration, {})[naming.depth] = (naming.style, values)
+        return found
+
     def _values(self, curve: Mapping[str, Any]) -> tuple[IntArray, FloatArray]:
         found = []
         for role in ("blocks", "values"):

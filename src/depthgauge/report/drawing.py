@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,15 @@ __all__ = [
     "Style",
 ]
 
-#: What the numbers of a figure are called, and which of them are numbers.
+#: What the numbers of a figure over blocks are called, and which of them are numbers.
 CURVE_COLUMNS: Final = {
     "curve": False,
     "first": True,
     "last": True,
     "least": True,
-    "at block": True,
+    "at": True,
     "largest": True,
-    "at block ": True,
+    "at ": True,
     "seeds": True,
     "note": False,
 }
@@ -106,34 +106,36 @@ class Panel:
     log: bool
     lines: tuple[Line, ...]
 
-    def summary(self) -> str:
+    def summary(self, x: str = "block") -> str:
         """``State RMS of 15 curves: at the last block from 0.9 (a) to 1.5 (b); 1 has gaps.``"""
         many = f"{len(self.lines)} curves" if len(self.lines) > 1 else "one curve"
         ends = sorted((line.last, line.name) for line in self.lines if np.isfinite(line.last))
         broken = sum(bool(line.note) for line in self.lines)
         noted = f"; {broken} with gaps" if broken else ""
         if not ends:
-            return f"{self.label} of {many}: no finite value at the last block{noted}."
+            return f"{self.label} of {many}: no finite value at the last {x}{noted}."
         (low, least), (high, largest) = ends[0], ends[-1]
         if len(ends) == 1:
-            return f"{self.label} of {many}: {number(low)} at the last block ({least}){noted}."
+            return f"{self.label} of {many}: {number(low)} at the last {x} ({least}){noted}."
         return (
-            f"{self.label} of {many}: at the last block from {number(low)} ({least}) "
+            f"{self.label} of {many}: at the last {x} from {number(low)} ({least}) "
             f"to {number(high)} ({largest}){noted}."
         )
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels above each other over one axis of blocks."""
+    """Panels above each other over one axis: ``x`` is what its numbers are, ``block`` or
+    ``depth``, of which the second is logarithmic."""
 
     anchor: str
     title: str
     panels: tuple[Panel, ...]
     caption: str
+    x: Literal["block", "depth"] = "block"
 
     def summary(self) -> str:
-        return " ".join(panel.summary() for panel in self.panels)
+        return " ".join(panel.summary(self.x) for panel in self.panels)
 
     def lines(self) -> Iterator[Line]:
         return (line for panel in self.panels for line in panel.lines)

@@ -1,8 +1,9 @@
 """The numbers of a figure as the JSON that stands in the page and that ``page.js`` draws.
 
-    curves:  {"kind": "curves", "names": [..], "depths": [..], "panels": [{"label", "unit", "log",
-             "lines": [{"name": index, "depth": index, "style": [colour, dash], "seeds",
-             "x": [first] or [..], "middle": [..], "low": [..], "high": [..]}]}]}
+    curves:  {"kind": "curves", "x": "block", "names": [..], "depths": [..], "panels":
+             [{"label", "unit", "log", "lines": [{"name": index, "depth": index, "style":
+             [colour, dash], "seeds", "x": [first] or [..], "middle": [..], "low": [..],
+             "high": [..]}]}]}
     effects: {"kind": "effects", "names": [..], "changes": [..], "unit", "series":
              [[{"change": index, "value", "low", "high"}, ..] one list a name]}
 
@@ -45,6 +46,7 @@ def _curves(figure: Figure) -> dict[str, Any]:
     depths = {depth: i for i, depth in enumerate(figure.depths())}
     return {
         "kind": "curves",
+        "x": figure.x,
         "names": list(names),
         "depths": list(depths),
         "panels": [

@@ -44,6 +44,8 @@ _ASSETS: Final = files("depthgauge.report") / "assets"
 _DASHES: Final = ("", "6 4", "2 3", "8 3 2 3", "12 4", "12 3 3 3")
 #: The last colour is the ink.
 _COLOURS: Final = 7
+#: Figures whose title is not that of their section.
+_TITLED: Final = ("spectrum", "growth")
 _INK: Final = 6
 #: Marks by number, in a square of 12; ``page.js`` has plotly's names.
 _MARKS: Final = (
@@ -197,7 +199,7 @@ def _figure(figure: Figure | EffectFigure) -> str:
     # The figure of a section is called what the section is.
     heading = (
         ""
-        if isinstance(figure, Figure) and anchor != "spectrum"
+        if isinstance(figure, Figure) and anchor not in _TITLED
         else f'<div class="title">{title}</div>'
     )
     return f"""<figure id="figure-{anchor}" aria-label="{title}">

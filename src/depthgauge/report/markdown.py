@@ -101,7 +101,7 @@ def _part(part: Part) -> Iterator[str]:
             for panel in part.panels:
                 yield f"{_inline(panel.label)}, {_inline(panel.unit)}:"
                 yield ""
-                yield from _curves(panel)
+                yield from _curves(panel, part.x)
                 yield ""
             yield _inline(part.seeds())
         case EffectFigure():  # its table follows
@@ -127,8 +127,8 @@ def _table(table: Table) -> Iterator[str]:
     yield from _rows(table.columns, table.rows, numbers)
 
 
-def _curves(panel: Panel) -> Iterator[str]:
-    columns = {"curve": False, "over the blocks": False} | CURVE_COLUMNS
+def _curves(panel: Panel, x: str) -> Iterator[str]:
+    columns = {"curve": False, f"over the {x}s": False} | CURVE_COLUMNS
     rows = []
     for line in panel.lines:
         name, *cells = line.row()

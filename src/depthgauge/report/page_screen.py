@@ -69,7 +69,7 @@ def _print(part: Part, console: Console) -> None:
             for panel in part.panels:
                 plain(console)
                 plain(console, f"{panel.label}, {panel.unit}", "bold")
-                _print_curves(panel, console)
+                _print_curves(panel, part.x, console)
             paragraph(console, part.seeds())
         case EffectFigure():  # its table follows
             paragraph(console, f"{part.title}: {part.summary()}")
@@ -111,7 +111,7 @@ def _cut(text: str, room: int) -> str:
     return f"{text[: room - room // 2 - 1]}…{text[-(room // 2) :]}"
 
 
-def _print_curves(panel: Panel, console: Console) -> None:
+def _print_curves(panel: Panel, x: str, console: Console) -> None:
     rows = [dict(zip(CURVE_COLUMNS, line.row(), strict=True)) for line in panel.lines]
     # A graph is of the logarithm; what is on a linear axis is raised to it first.
     with np.errstate(over="ignore"):
@@ -119,7 +119,7 @@ def _print_curves(panel: Panel, console: Console) -> None:
             curve(line.middle if panel.log else 10**line.middle, _GRAPH) for line in panel.lines
         ]
     names = [_cut(row["curve"], console.width // 3) for row in rows]
-    shown = [Column("curve", names, right=False), Column("over the blocks", graphs, right=False)]
+    shown = [Column("curve", names, right=False), Column(f"over the {x}s", graphs, right=False)]
     shown += [Column(name, [row[name] for row in rows]) for name in _ENDS]
     print_table(console, shown)
     for row in rows:

@@ -95,8 +95,10 @@
             line: { width: 0 }, hoverinfo: "skip"
           }));
         }
-        var marks = sizes(line.middle), gaps = marks.some(Boolean);
-        var marked = gaps ? { marker: { size: marks, symbol: "x", color: colour } } : {};
+        // Depths are few: each has its mark. Of blocks, those beside a gap.
+        var few = data.x === "depth", marks = sizes(line.middle), gaps = few || marks.some(Boolean);
+        var marker = { size: few ? 7 : marks, symbol: few ? "circle" : "x", color: colour };
+        var marked = gaps ? { marker: marker } : {};
         traces.push(Object.assign({}, shared, marked, {
           x: x, y: line.middle, mode: gaps ? "lines+markers" : "lines", connectgaps: false,
           line: { color: colour, width: 2, dash: DASHES[line.style[1] % DASHES.length] },
@@ -105,7 +107,7 @@
             var spread = line.low ? " [" + digits(line.low[i]) + ", " + digits(line.high[i]) + "]" : "";
             return digits(value) + spread + ", n = " + line.seeds;
           }),
-          hovertemplate: "%{fullData.name}<br>block %{x}: %{customdata}<extra></extra>"
+          hovertemplate: "%{fullData.name}<br>" + data.x + " %{x}: %{customdata}<extra></extra>"
         }));
       });
     });
@@ -151,8 +153,13 @@
       });
     });
     layout.xaxis = Object.assign(axisLook(look), {
-      title: { text: "block" }, anchor: "y" + (n > 1 ? n : ""), zeroline: false, nticks: 8
+      title: { text: data.x }, anchor: "y" + (n > 1 ? n : ""), zeroline: false, nticks: 8
     });
+    if (data.x === "depth") {
+      var depths = data.panels.flatMap(function (panel) { return panel.lines.flatMap(blocks); });
+      depths = Array.from(new Set(depths));
+      Object.assign(layout.xaxis, { type: "log", tickvals: depths, ticktext: depths.map(String) });
+    }
     return layout;
   }
 
