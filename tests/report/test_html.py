@@ -17,7 +17,7 @@ import pytest
 from depthgauge.errors import MissingExtra
 from depthgauge.report.contents import report_of
 from depthgauge.report.figure_data import data_of, harmless
-from depthgauge.report.html import to_html
+from depthgauge.report.html import to_html, unwrapped
 from depthgauge.report.page import clean
 from tests.report.records import EVIL, record
 
@@ -243,6 +243,34 @@ def test_a_gap_is_null_and_no_seed_is_no_band() -> None:
 def test_a_record_of_ten_thousand_blocks_is_a_small_page() -> None:
     page = to_html(report_of(*record((2500, 5000, 10_000))))
     assert len(page.encode()) < 8e6
+
+
+WRAPPED = """\
+/**
+* plotly.js
+*/
+(
+ function(root, factory) {
+  root.moduleName = factory();
+} (typeof self !== "undefined" ? self : this, () => {
+"use strict";var Plotly=(()=>{return 1})();
+window.Plotly = Plotly;
+return Plotly;
+}));
+"""
+
+
+def test_plotlys_script_is_taken_out_of_the_function_around_it() -> None:
+    assert unwrapped(WRAPPED) == (
+        '/**\n* plotly.js\n*/\n"use strict";var Plotly=(()=>{return 1})();\n'
+        "window.Plotly = Plotly;\n"
+    )
+    for other in ("", "var a = 1;", WRAPPED + "b()", WRAPPED.replace("return Plotly;", "")):
+        assert unwrapped(other) == other
+
+
+def test_plotlys_licence_stays(page: str) -> None:
+    assert re.search(r"/\*\*\n\* plotly\.js v[0-9.]+\n.*?MIT license\n\*/", page, re.DOTALL)
 
 
 @pytest.mark.parametrize("module", ["plotly", "plotly.offline"])
