@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -114,7 +115,7 @@ def _subject(depths: Sequence[int], seeds: Sequence[int], evil: str) -> Document
         "target": "spec.toml",
         "kind": "equation",
         "equation": EQUATION,
-        "equation_hash": "sha256:" + "e" * 64,
+        "equation_hash": f"sha256:{hashlib.sha256(EQUATION.encode()).hexdigest()}",
         "latex": "",
         "scalars": {"a": "1/sqrt(L)"},
         "init": {"W1": "he", "W2": "lecun"},
