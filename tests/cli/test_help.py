@@ -31,6 +31,7 @@ OPTIONS = {
     "--vary --width",
     "verify": "--arg --debug --depth --dtype --help --input --json --quiet",
     "diff": "--debug --help --json --quiet",
+    "report": "--debug --format --help --output --quiet --summary",
 }
 
 
@@ -58,6 +59,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         (["verify", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["audit", "--help"], [name for name in HEAVY if name != "pydantic"]),
         (["ablate", "--help"], [name for name in HEAVY if name != "pydantic"]),
+        (["report", "--help"], [name for name in HEAVY if name != "pydantic"]),
     ],
 )
 def test_help_and_version_import_nothing_heavy(arguments: list[str], heavy: list[str]) -> None:

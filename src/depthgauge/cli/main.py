@@ -26,6 +26,7 @@ from depthgauge.cli.compare import compare
 from depthgauge.cli.measure import measure
 from depthgauge.cli.options import Debug, say
 from depthgauge.cli.recipes import recipes
+from depthgauge.cli.report import report
 from depthgauge.cli.suite import suite
 from depthgauge.cli.sweep import sweep
 from depthgauge.cli.verify import diff, verify
@@ -48,6 +49,7 @@ app.command("ablate")(ablate)
 app.command("commission")(commission)
 app.command("verify")(verify)
 app.command("diff")(diff)
+app.command("report")(report)
 
 
 def _version(asked: bool) -> None:
