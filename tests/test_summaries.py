@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depthgauge.errors import UsageError
+from depthgauge.measurement import measure
 from depthgauge.profile import SUMMARIES
 from depthgauge.summaries import spread
 from tests.factories import profile
@@ -68,6 +69,16 @@ def test_the_share_of_directions_is_of_those_there_could_be() -> None:
         settings = {"instruments": {"spectrum": note}}
         made = profile(extra=rank, settings=settings)
         assert made.summary()["participation_share"].tolist() == [share]
+
+
+def test_of_tokens_every_number_of_a_state_is_a_direction() -> None:
+    for tokens, numbers in ((None, 8), (4, 32)):
+        made = measure(
+            "h + W(h)/sqrt(L)", 2, depth=2, width=8, tokens=tokens, instruments="spectrum"
+        )
+        rank = made["effective_rank_participation"][0]
+        assert made.summary()["participation_share"] == pytest.approx(rank / numbers)
+        assert 0.1 < rank / numbers < 1
 
 
 def test_jacobians_that_end_early_are_not_from_end_to_end() -> None:

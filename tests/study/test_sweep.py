@@ -263,6 +263,7 @@ def test_progress_goes_up_to_its_end() -> None:
         ("12,48", None, {}, SpecificationError, "depths are '12,48'"),
         (3, None, {}, SpecificationError, "depths are 3"),
         ((2, 4), "trnsport", {}, SpecificationError, "(did you mean 'transport'?)"),
+        ((2, 4), 3, {}, SpecificationError, "corridor is of type int, expected a name, a file"),
         ((2, 4), {"gradient_ratoi": {"max": 1}}, {}, SpecificationError, "did you mean 'gradient"),
         ((2, 4), None, {"depth": 3}, SpecificationError, "'depth' is not what an equation takes"),
         ((2, 4), None, {"seed": -1}, SpecificationError, "seed is -1"),

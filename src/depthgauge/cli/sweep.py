@@ -75,7 +75,8 @@ def sweep(
         str | None, option("--examples", "N", "Examples whose spectrum is taken [2].")
     ] = None,
     budget: Annotated[
-        str | None, option("--budget", "SECONDS", "Of the instruments, at each depth [no end].")
+        str | None,
+        option("--budget", "SECONDS", "Of the instruments, each time they run [no end]."),
     ] = None,
     optimizer: Annotated[
         str | None, option("--optimizer", "NAME", "sgd, momentum, nesterov, adam, adamw [sgd].")

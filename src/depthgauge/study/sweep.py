@@ -164,6 +164,11 @@ def _corridor_of(given: Any) -> NamedCorridor:
         given = Corridor.of(given)
     if isinstance(given, Corridor):
         return NamedCorridor.of(given)
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise SpecificationError(
+            f"corridor is of type {type(given).__name__}, expected a name, a file, a Corridor or "
+            f"bounds such as {{'gradient_ratio': {{'max': 10}}}}"
+        )
     return corridor_named("default" if given is None else given)
 
 
