@@ -6,9 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from depthgauge.record.document import parsed
+from depthgauge.record.folder import write
 from tests.cli.command import Command
 from tests.cli.test_help import imported_by
 from tests.report.records import record
@@ -21,9 +22,8 @@ VERDICT = (
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     document, arrays = record(quantities=["state_rms", "gradient_rms"])
-    (tmp_path / "record.json").write_text(json.dumps(document))
-    np.savez(tmp_path / "curves.npz", **arrays)  # type: ignore[arg-type]
-    return tmp_path
+    write(tmp_path / "record", parsed(json.dumps(document).encode()), arrays)
+    return tmp_path / "record"
 
 
 def test_the_page_stands_beside_the_record(command: Command, directory: Path) -> None:

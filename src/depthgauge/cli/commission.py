@@ -59,7 +59,7 @@ def commission(
     ] = False,
     stop_early: Annotated[
         bool,
-        typer.Option("--stop-early", help="Run no gate behind the first that fails."),
+        typer.Option("--exitfirst", help="Run no gate behind the first that fails."),
     ] = False,
     depths: Annotated[
         str | None,

@@ -50,16 +50,17 @@ def report(
 
     The HTML page is one file that needs no network. The exit status is 0 whatever the verdict.
     """
+    from depthgauge.record.folder import read
     from depthgauge.report.contents import report_of
     from depthgauge.report.page_screen import report_line
-    from depthgauge.report.stored import stored
 
     if format_ not in FORMATS:
         raise SpecificationError(
             f"--format is '{format_}', expected one of {', '.join(FORMATS)}"
             f"{nearest(format_, FORMATS)}"
         )
-    made = report_of(*stored(directory))
+    held = read(directory)
+    made = report_of(held.record.to_dict(), held.arrays)
     if summary:
         from depthgauge.report.markdown import add_to_summary, to_markdown
 

@@ -96,13 +96,12 @@ def unshaped(record: Record, arrays: Arrays) -> Iterator[Fault]:
             continue
         blocks, values = arrays[curve.blocks].shape, arrays[curve.values].shape
         expected = (*blocks, len(curve.seeds))
-        if len(blocks) != 1 or values[:2] != expected or len(values) > 3:
+        if len(blocks) != 1 or values != expected:
             yield Fault(
                 CURVES,
                 "shape",
                 f"{_named(curve)} has blocks of shape {blocks} and values of shape {values}, "
-                f"expected (B,) and (B, {len(curve.seeds)}), or with several numbers at a block "
-                f"(B, {len(curve.seeds)}, N)",
+                f"expected (B,) and (B, {len(curve.seeds)})",
             )
 
 

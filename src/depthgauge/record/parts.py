@@ -202,7 +202,7 @@ class Curve(Part):
     blocks: str
     """The array of the blocks' numbers, shape (B,)."""
     values: str
-    """The array of the values, shape (B, K); (B, K, N) where there are N numbers at a block."""
+    """The array of the values, shape (B, K)."""
     seeds: Many[int]
     """K of them."""
 

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A curve with its numbers: blocks ``(B,)``, values ``(B, K)`` or ``(B, K, N)``."""
+    """A curve with its numbers: blocks ``(B,)``, values ``(B, K)``."""
 
     configuration: str
     depth: int

@@ -266,22 +266,31 @@ def directions(plan: Plan, bench: Bench) -> Gated:
     )
 
 
+#: Of all directions, those whose logarithms are kept as curves: the first, the last, and between.
+_PARTS: Final = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
+
+
 def _spectra(profile: Profile, configuration: str) -> list[Drawn]:
-    """All logarithms of the Jacobian from each state to the last: values (B, K, N)."""
+    """Logarithms of the Jacobian from each state to the last, by rank: ``log_singular_values[8]``
+    is that of the eighth largest."""
     found = profile.vectors.get("log_singular_values", {})
-    by_size: dict[int, list[int]] = {}
-    for row, values in found.items():
-        by_size.setdefault(values.shape[1], []).append(row)
-    out = []
-    for rows in by_size.values():
-        blocks = np.array([profile.sites[row].block for row in rows], dtype=np.int64)
-        values = np.stack([found[row] for row in rows])
-        out.append(
-            Drawn(
-                configuration, profile.depth, "log_singular_values", blocks, values, profile.seeds
-            )
+    if not found:
+        return []
+    count = min(values.shape[1] for values in found.values())
+    rows = sorted(found)
+    blocks = np.array([profile.sites[row].block for row in rows], dtype=np.int64)
+    ranks = dict.fromkeys(round(part * (count - 1)) for part in _PARTS)
+    return [
+        Drawn(
+            configuration,
+            profile.depth,
+            f"log_singular_values[{rank + 1}]",
+            blocks,
+            np.stack([found[row][:, rank] for row in rows]),
+            profile.seeds,
         )
-    return out[:1]
+        for rank in ranks
+    ]
 
 
 def _missing(profile: Profile, names: Iterable[str]) -> tuple[str, ...]:
