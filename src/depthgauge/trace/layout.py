@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -26,6 +26,7 @@ from depthgauge.equation.nodes import (
 )
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
+from depthgauge.trace.bends import Bends, bends_of
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
@@ -229,7 +230,8 @@ class Layout:
     sum, the parameters that are one number, the biases of weights, the kinds of activation that
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
-    counted, the paths of all parameters, and the fixed number around each head."""
+    counted, the paths of all parameters, the fixed number around each head, and the activations one
+    by one."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -246,6 +248,7 @@ class Layout:
     uncounted: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     outlets: tuple[float, ...] = ()
+    bends: Bends = field(default_factory=Bends)
 
     @property
     def L(self) -> int:
@@ -367,6 +370,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
         parameters=tuple(parameters),
         outlets=tuple(_outlet(analysis, weight) for weight in heads),
+        bends=bends_of(analysis, readings),
     )
 
 
