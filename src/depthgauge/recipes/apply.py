@@ -185,6 +185,7 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     copied = duplicate(model)
     found = layout(copied, batch)
+    rules = rules.on(copied, batch, found)
     plan = rules.plan(found)
     bare = tuple(dict.fromkeys(weight.owner for weight in plan.biased if not weight.bias))
     given = [path for path in bare if _given_bias(copied.get_submodule(path))]
@@ -328,7 +329,7 @@ class _Work:
         plan = self.plan
         done: Counter[str] = Counter()
         normless = plan.forms and all(f.norms is not None and not f.norms for f in plan.forms)
-        if normless or plan.curves:
+        if (normless and not plan.inside) or plan.curves:
             for path in self.found.norms:
                 self._replace(path, nn.Identity, done, "norms out")
         if plan.everywhere is not None:
@@ -410,7 +411,9 @@ class _Work:
                     f"'{branch.path}' has no norm at its '{at}' whose gain could be set"
                 )
             return
-        if not form.norms:
+        if not form.norms:  # of some branches alone; where it is of all, norms are out already
+            for norm in branch.placed:
+                self._replace(norm.path, nn.Identity, done, "norms out")
             return
         here: dict[str, list[Normed]] = {}
         for norm in branch.placed:

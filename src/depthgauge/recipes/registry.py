@@ -13,6 +13,7 @@ from depthgauge.recipes.delta_orthogonal import DELTA_ORTHOGONAL
 from depthgauge.recipes.depth_mup import DEPTH_MUP
 from depthgauge.recipes.derf import DERF
 from depthgauge.recipes.dks import DKS
+from depthgauge.recipes.dt_fixup import DT_FIXUP
 from depthgauge.recipes.dyt import DYT
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
@@ -78,7 +79,7 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         DYT,
         DERF,
     ),
-    "a Transformer": (GPT2, T_FIXUP, DEEPSCALELM, SMALLINIT),
+    "a Transformer": (GPT2, T_FIXUP, DT_FIXUP, DEEPSCALELM, SMALLINIT),
     "activations in series, which their constants shape for one depth": (DKS, TAT),
     "a base width or depth at which the rates were found": (MUP, DEPTH_MUP, COMPLETEP),
 }
