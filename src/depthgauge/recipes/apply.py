@@ -28,6 +28,8 @@ from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.network.spec import Network
 from depthgauge.recipes.audit import counted_finding
+from depthgauge.recipes.curves import bare as without_curves
+from depthgauge.recipes.curves import by_kind, changes, written
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
@@ -114,10 +116,11 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
 def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]:
     """The block by the recipe, and the initialisers that it asks for."""
     # Two blocks show all that one says: its last layer leads on, and is no head.
-    two = replace(network, equation=network.block, scalars=None, depth=2, draws="keyed")
-    shape = (4, *two.state_shape)
-    found = layout(two.module(), torch.randn(shape, generator=torch.Generator().manual_seed(0)))
-    each = max(len(found.branches) // 2, 1)  # equal steps of a block look like blocks of their own
+    depth = network.depth if rules.whole else 2
+    block = without_curves(network.block) if rules.whole else network.block
+    some = replace(network, equation=block, scalars=None, depth=depth, draws="keyed")
+    found = _laid_out(some)
+    each = max(len(found.branches) // depth, 1)  # equal steps of a block look like several
     placed = (replace(b, block=k // each + 1) for k, b in enumerate(found.branches))
     plan = rules.plan(replace(found, branches=tuple(placed)))
     if any(not weight.bias for weight in plan.biased):
@@ -137,8 +140,28 @@ def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]
                 f"{rules.title} gives {name} another standard deviation in each block, which no "
                 f"formula in l says; build the network and apply the recipe to the module"
             )
-    forms = plan.forms[: len(plan.forms) // 2]
-    return reshaped(network.block, forms) if forms else network.block, inits
+    forms = plan.forms[: len(plan.forms) // depth]
+    if plan.forms != forms * depth and rules.whole:
+        raise NetworkError(
+            f"{rules.title} gives the sums of each block other weights, which no formula in l "
+            f"says; build the network and apply the recipe to the module"
+        )
+    block = reshaped(block, forms) if forms else block
+    if plan.curves:
+        block = written(block, by_kind(found.bends.rows, plan.curves))
+        after = rules.plan(_laid_out(replace(some, equation=block)))
+        if wrong := [count.why for count in after.counts if count.found < count.expected]:
+            raise NetworkError(
+                f"{rules.title} cannot be put into '{network.block}', where {wrong[0]}; write each "
+                f"activation and what multiplies it as one value"
+            )
+    return block, inits
+
+
+def _laid_out(network: Network) -> Layout:
+    shape = (4, *network.state_shape)
+    batch = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return layout(network.module(), batch)
 
 
 def _biased(node: Node) -> Node:
@@ -162,6 +185,7 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     copied = duplicate(model)
     found = layout(copied, batch)
+    rules = rules.on(copied, batch, found)
     plan = rules.plan(found)
     bare = tuple(dict.fromkeys(weight.owner for weight in plan.biased if not weight.bias))
     given = [path for path in bare if _given_bias(copied.get_submodule(path))]
@@ -304,7 +328,8 @@ class _Work:
     def form(self) -> None:
         plan = self.plan
         done: Counter[str] = Counter()
-        if plan.forms and all(f.norms is not None and not f.norms for f in plan.forms):
+        normless = plan.forms and all(f.norms is not None and not f.norms for f in plan.forms)
+        if (normless and not plan.inside) or plan.curves:
             for path in self.found.norms:
                 self._replace(path, nn.Identity, done, "norms out")
         if plan.everywhere is not None:
@@ -312,7 +337,9 @@ class _Work:
                 if norm.kind != plan.everywhere:
                     self._exchange(norm, plan.everywhere, done)
         kept = self._final(done) if plan.final is not None else set()
-        for branch, form in zip(self.found.branches, plan.forms, strict=False):
+        for k, (branch, form) in enumerate(zip(self.found.branches, plan.forms, strict=False)):
+            if plan.curves and self.found.bends.reader[k] >= 0:  # which takes the sum's factor
+                form = replace(form, skip=None, factor=None)
             inside = "in" not in branch.norm_at  # what is put around later comes first
             if inside and form.inlet is not None:
                 self._inlet(branch, form, form.inlet, done)
@@ -329,6 +356,8 @@ class _Work:
                 self._biases(branch, done)
         if plan.outlet is not None:
             self._outlets(plan.outlet, done)
+        if plan.curves:
+            self._curves(done)
         for put in self.later:  # behind all that is put around the last sum
             put()
         for module in self.model.modules():
@@ -382,7 +411,9 @@ class _Work:
                     f"'{branch.path}' has no norm at its '{at}' whose gain could be set"
                 )
             return
-        if not form.norms:
+        if not form.norms:  # of some branches alone; where it is of all, norms are out already
+            for norm in branch.placed:
+                self._replace(norm.path, nn.Identity, done, "norms out")
             return
         here: dict[str, list[Normed]] = {}
         for norm in branch.placed:
@@ -505,6 +536,15 @@ class _Work:
             return
         what = f"attention logits scaled to {text}"
         self._wrap(branch.queries, lambda m: Left(m, Times(ratio)), done, what)
+
+    def _curves(self, done: Counter[str]) -> None:
+        """Activations transformed, each in the module that it is."""
+        asked = changes(self.found.bends.rows, self.plan.curves, self.modules)
+        for path, change, curve in asked:
+            if isinstance(change, str):
+                self.left.append(change)
+            else:
+                self._wrap(path, change, done, "activations transformed", curve)
 
     def _outlets(self, text: str, done: Counter[str]) -> None:
         """What enters each head times a number."""

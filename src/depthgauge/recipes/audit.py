@@ -110,6 +110,7 @@ def audit(
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     found = layout(model, batch)
+    rules = rules.on(model, batch, found)
     plan = rules.plan(found)
     findings = list(held(model, found, plan))
     if rules.measured is not None:

@@ -95,6 +95,7 @@ def guess(model: nn.Module, batch: Any) -> Guess:
 
 def _candidate(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candidate | None:
     try:
+        recipe = recipe.on(model, batch, found)
         plan = recipe.plan(found)
     except NetworkError:
         return None

@@ -12,6 +12,8 @@ from depthgauge.recipes.deepscalelm import DEEPSCALELM
 from depthgauge.recipes.delta_orthogonal import DELTA_ORTHOGONAL
 from depthgauge.recipes.depth_mup import DEPTH_MUP
 from depthgauge.recipes.derf import DERF
+from depthgauge.recipes.dks import DKS
+from depthgauge.recipes.dt_fixup import DT_FIXUP
 from depthgauge.recipes.dyt import DYT
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
@@ -35,6 +37,7 @@ from depthgauge.recipes.smallinit import SMALLINIT
 from depthgauge.recipes.stable_resnet import STABLE_RESNET
 from depthgauge.recipes.sub_ln import SUB_LN
 from depthgauge.recipes.t_fixup import T_FIXUP
+from depthgauge.recipes.tat import TAT
 from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 from depthgauge.recipes.zero_gamma import ZERO_GAMMA
@@ -76,7 +79,8 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         DYT,
         DERF,
     ),
-    "a Transformer": (GPT2, T_FIXUP, DEEPSCALELM, SMALLINIT),
+    "a Transformer": (GPT2, T_FIXUP, DT_FIXUP, DEEPSCALELM, SMALLINIT),
+    "activations in series, which their constants shape for one depth": (DKS, TAT),
     "a base width or depth at which the rates were found": (MUP, DEPTH_MUP, COMPLETEP),
 }
 RECIPES: Final[dict[str, Recipe]] = {

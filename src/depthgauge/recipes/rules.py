@@ -19,6 +19,7 @@ from depthgauge.equation.scalars import evaluate
 if TYPE_CHECKING:
     from torch import nn
 
+    from depthgauge.recipes.kernel_maps import Curve
     from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = [
@@ -149,7 +150,9 @@ class Plan:
     ``final``: the kind of the norm between a stream's last sum and the layer that reads it
     (``""``: whatever kind is there, ``"none"``: no norm). ``everywhere``: the kind that takes the
     place of every norm, also of those that stand in no branch. ``outlet``: the fixed number around
-    each head. ``adaptive``: the groups' rates are for Adam and its like.
+    each head. ``adaptive``: the groups' rates are for Adam and its like. ``curves``: what each
+    activation becomes, in the layout's order, or none; norms go. ``inside``: where no branch is to
+    have a norm, those that stand in none stay.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -163,6 +166,8 @@ class Plan:
     everywhere: str | None = None
     outlet: str | None = None
     adaptive: bool = False
+    curves: tuple[Curve, ...] = ()
+    inside: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,9 @@ class Recipe:
     ``plan`` raises NetworkError for a network that it does not cover. ``after``: what is done to a
     module once the plan is in it, with its batch (initialisers that look at data), returning a line
     of words. ``measured``: what an audit counts on the batch. ``unwritten``: why no equation can
-    say it, if none can."""
+    say it, if none can. ``whole``: its numbers follow from the depth by no formula of the language:
+    those in an equation are for the network's own depth. ``fitted``: the recipe with the numbers
+    that it takes from a batch, what is applied and audited."""
 
     name: str
     title: str
@@ -186,6 +193,12 @@ class Recipe:
     after: Callable[[nn.Module, Any], str] | None = None
     measured: Callable[[nn.Module, Any], Sequence[Count]] | None = None
     unwritten: str = ""
+    whole: bool = False
+    fitted: Callable[[nn.Module, Any, Layout], Recipe] | None = None
+
+    def on(self, model: nn.Module, batch: Any, layout: Layout) -> Recipe:
+        """The recipe for this batch; ``layout``: the model's."""
+        return self if self.fitted is None else self.fitted(model, batch, layout)
 
 
 def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:

@@ -24,6 +24,7 @@ __all__ = [
     "Shifted",
     "Standardised",
     "Times",
+    "Transformed",
     "Weighed",
     "norm_of",
 ]
@@ -121,6 +122,25 @@ class Weighed(_Around):
 
     def extra_repr(self) -> str:
         return f"{self.number:g}"
+
+
+class Transformed(_Around):
+    """``gamma * (module(alpha * x + beta) + delta)``, fixed numbers."""
+
+    def __init__(
+        self, module: nn.Module, alpha: float, beta: float, gamma: float, delta: float
+    ) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.gamma, self.delta = alpha, beta, gamma, delta
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.gamma * (self.module(self.alpha * x + self.beta) + self.delta)
+        return made
+
+    def extra_repr(self) -> str:
+        numbers = (self.alpha, self.beta, self.gamma, self.delta)
+        return "alpha={:g}, beta={:g}, gamma={:g}, delta={:g}".format(*numbers)
 
 
 class Scaled(_Around):

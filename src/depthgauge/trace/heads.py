@@ -17,7 +17,7 @@ from torch import Tensor
 from depthgauge.trace.graph import Graph, Ref, Value
 from depthgauge.trace.roles import Roles
 
-__all__ = ["ROLES", "before_scores", "is_layer", "layers_below", "projections"]
+__all__ = ["ROLES", "averaged", "before_scores", "is_layer", "layers_below", "projections"]
 
 ROLES: Final = ("query", "key", "value")
 
@@ -43,6 +43,34 @@ def before_scores(roles: Roles) -> set[int]:
         for role, j in _operands(roles, roles.values[i]):
             found[role] |= layers_below(roles, j)
     return (found["query"] | found["key"]) - found["value"]
+
+
+def averaged(roles: Roles) -> tuple[str, ...]:
+    """Tables that are looked up and whose rows, past no layer, are multiplied by what a softmax
+    gives: relation-aware attention adds them to its values."""
+    graph, values, found = roles.graph, roles.values, []
+    for i in sorted(graph.live):
+        if values[i].name != "embedding":
+            continue
+        seen, todo = {i}, [i]
+        while todo:
+            j = todo.pop()
+            for k in graph.consumers[j]:
+                others = [other for other in values[k].inputs if other != j]
+                if values[k].kind == "contract" and any(_soft(roles, other) for other in others):
+                    tables = [values[t] for t in values[i].inputs if values[t].kind == "parameter"]
+                    found += [table.path for table in tables]
+                elif values[k].kind in ("shape", "drop") and k not in seen:
+                    seen.add(k)
+                    todo.append(k)
+    return tuple(dict.fromkeys(found))
+
+
+def _soft(roles: Roles, i: int) -> bool:
+    """Whether a value is what a softmax gives, moved about."""
+    while roles.values[i].kind in ("shape", "drop") and roles.values[i].inputs:
+        i = roles.values[i].inputs[0]
+    return roles.values[i].kind == "softmax"
 
 
 def _operands(roles: Roles, value: Value) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -26,11 +26,12 @@ from depthgauge.equation.nodes import (
 )
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
+from depthgauge.trace.bends import Bends, bends_of
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value, common_path
-from depthgauge.trace.heads import ROLES, before_scores, projections
+from depthgauge.trace.heads import ROLES, averaged, before_scores, projections
 from depthgauge.trace.logits import logits, outlet
 from depthgauge.trace.norms import spelled_kind
 from depthgauge.trace.readings import Activation as Bent
@@ -38,7 +39,7 @@ from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
 from depthgauge.trace.streams import Branch, Link, region
 
-__all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout"]
+__all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,8 @@ class Layout:
     sum, the parameters that are one number, the biases of weights, the kinds of activation that
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
-    counted, the paths of all parameters, and the fixed number around each head."""
+    counted, the paths of all parameters, the fixed number around each head, the activations one by
+    one, and the tables whose rows attention averages beside its values (of relations)."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -246,6 +248,8 @@ class Layout:
     uncounted: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     outlets: tuple[float, ...] = ()
+    bends: Bends = field(default_factory=Bends)
+    averaged: tuple[str, ...] = ()
 
     @property
     def L(self) -> int:
@@ -367,6 +371,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
         parameters=tuple(parameters),
         outlets=tuple(_outlet(analysis, weight) for weight in heads),
+        bends=bends_of(analysis, readings),
+        averaged=averaged(roles),
     )
 
 
@@ -402,6 +408,31 @@ def _tables(graph: Graph) -> tuple[str, ...]:
     values = (graph.values[i] for i in sorted(graph.live) if graph.values[i].name == "embedding")
     inputs = (graph.values[j] for value in values for j in value.inputs)
     return tuple(dict.fromkeys(v.path for v in inputs if v.kind == "parameter"))
+
+
+def rows_of(model: nn.Module, batch: Any) -> tuple[float, ...]:
+    """For each residual branch, in the layout's order, the largest norm of a row (a token's vector)
+    of the stream in front of it, in evaluation mode; NaN where that was not seen.
+
+    Raises what ``layout`` does.
+    """
+    model, _ = unwrapped(model)
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with quiet():
+            readings = Readings(("row",), (), (), False)
+            passed = run(model, batch, None, readings)
+            held = dict([*passed.held.parameters, *passed.held.buffers])
+            tracks = analyse(passed.graph, readings, held).tracks
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    found = []
+    for link in (link for track in tracks for link in track.stream.links):
+        row = readings.states.get(readings.place(link.before), (math.nan,))
+        found += [float(row[0])] * len(link.branches)
+    return tuple(found)
 
 
 def _blocks(track: Track) -> list[list[Step]]:
