@@ -22,6 +22,7 @@ from depthgauge.recipes.layernorm_scaling import LAYERNORM_SCALING
 from depthgauge.recipes.layerscale import LAYERSCALE
 from depthgauge.recipes.lecun import LECUN
 from depthgauge.recipes.lsuv import LSUV
+from depthgauge.recipes.metainit import METAINIT
 from depthgauge.recipes.mix_ln import MIX_LN
 from depthgauge.recipes.mup import MUP
 from depthgauge.recipes.nfnet import NFNET
@@ -52,6 +53,7 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         LSUV,
         WEIGHT_NORM,
         SIGMA_REPARAM,
+        METAINIT,
     ),
     "residual branches, which a number or their weights make small": (
         INV_SQRT2,

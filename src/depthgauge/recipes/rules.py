@@ -172,7 +172,7 @@ class Recipe:
     ``plan`` raises NetworkError for a network that it does not cover. ``after``: what is done to a
     module once the plan is in it, with its batch (initialisers that look at data), returning a line
     of words. ``measured``: what an audit counts on the batch. ``unwritten``: why no equation can
-    say it, if none can."""
+    say it, if none can. ``searches``: to measure is to search, which is too long for a guess."""
 
     name: str
     title: str
@@ -186,6 +186,7 @@ class Recipe:
     after: Callable[[nn.Module, Any], str] | None = None
     measured: Callable[[nn.Module, Any], Sequence[Count]] | None = None
     unwritten: str = ""
+    searches: bool = False
 
 
 def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:
