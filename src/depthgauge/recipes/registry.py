@@ -15,6 +15,7 @@ from depthgauge.recipes.derf import DERF
 from depthgauge.recipes.dyt import DYT
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
+from depthgauge.recipes.gradinit import GRADINIT
 from depthgauge.recipes.he import HE
 from depthgauge.recipes.inv_sqrt2 import INV_SQRT2
 from depthgauge.recipes.inv_sqrt_l import INV_SQRT_L, INV_SQRT_L_INIT
@@ -54,6 +55,7 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         WEIGHT_NORM,
         SIGMA_REPARAM,
         METAINIT,
+        GRADINIT,
     ),
     "residual branches, which a number or their weights make small": (
         INV_SQRT2,
