@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = [
+    "Around",
     "Count",
     "Form",
     "Group",
@@ -115,6 +116,31 @@ class Form:
 
 
 @dataclass(frozen=True)
+class Around:
+    """One weight layer and the fixed numbers in front of it and behind it, ``"1/sqrt(4*n)"``.
+
+    ``behind`` is None where the factor of its branch holds that number. ``mistakes``: what the
+    product of both is met as, each (text, words)."""
+
+    weight: Weight
+    front: str
+    behind: str | None
+    scope: Mapping[str, float] = field(repr=False)
+    mistakes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def asked(self) -> float:
+        """The product of both numbers, or of the one that it says."""
+        behind = 1.0 if self.behind is None else number_of(self.behind, self.scope)
+        return number_of(self.front, self.scope) * behind
+
+    @property
+    def found(self) -> float:
+        """What there is of it."""
+        return self.weight.front * (1.0 if self.behind is None else self.weight.behind)
+
+
+@dataclass(frozen=True)
 class Count:
     """Something that the recipe wants so often, how often it is there, and why it has to be."""
 
@@ -149,7 +175,8 @@ class Plan:
     ``final``: the kind of the norm between a stream's last sum and the layer that reads it
     (``""``: whatever kind is there, ``"none"``: no norm). ``everywhere``: the kind that takes the
     place of every norm, also of those that stand in no branch. ``outlet``: the fixed number around
-    each head. ``adaptive``: the groups' rates are for Adam and its like.
+    each head. ``adaptive``: the groups' rates are for Adam and its like. ``around``: fixed numbers
+    in front of weight layers and behind them.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -163,6 +190,7 @@ class Plan:
     everywhere: str | None = None
     outlet: str | None = None
     adaptive: bool = False
+    around: tuple[Around, ...] = ()
 
 
 @dataclass(frozen=True)
