@@ -37,6 +37,8 @@ from depthgauge.recipes.smallinit import SMALLINIT
 from depthgauge.recipes.stable_resnet import STABLE_RESNET
 from depthgauge.recipes.sub_ln import SUB_LN
 from depthgauge.recipes.t_fixup import T_FIXUP
+from depthgauge.recipes.u_mup import U_MUP
+from depthgauge.recipes.unit_scaling import UNIT_SCALING
 from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 from depthgauge.recipes.zero_gamma import ZERO_GAMMA
@@ -82,6 +84,7 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
     ),
     "a Transformer": (GPT2, T_FIXUP, DEEPSCALELM, SMALLINIT),
     "a base width or depth at which the rates were found": (MUP, DEPTH_MUP, COMPLETEP),
+    "numbers of size 1, in the forward pass in place of the weights": (UNIT_SCALING, U_MUP),
 }
 RECIPES: Final[dict[str, Recipe]] = {
     recipe.name: recipe for group in GROUPS.values() for recipe in group
