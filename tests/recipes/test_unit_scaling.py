@@ -120,6 +120,16 @@ def test_the_state_keeps_its_size_through_depth_and_does_not_without() -> None:
     assert grown[-1] > 2
 
 
+def test_behind_relu_a_state_without_a_norm_grows_by_the_mean_that_is_left_in() -> None:
+    """Each sum multiplies the second moment by (1 + 1 / (2 var)) / 2, var = (1 - 1 / pi) / 2."""
+    network = Network("h + W2(relu(W1(h, out=4*n)))", 12, 128)
+    sizes = measure(rewritten(network, "unit-scaling").network, batch=64, seed=range(4))
+    ends = sizes["state_rms"].mean(0) if sizes["state_rms"].ndim > 1 else sizes["state_rms"]
+    each = ((1 + 1 / (1 - 1 / math.pi)) / 2) ** 0.5
+    assert each == pytest.approx(1.1106, abs=1e-4)
+    assert float(ends[-1] / ends[0]) ** (1 / 12) == pytest.approx(each, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
