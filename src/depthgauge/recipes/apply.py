@@ -33,7 +33,17 @@ from depthgauge.recipes.curves import by_kind, changes, written
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
-from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Target, init_of, number_of, scope_of
+from depthgauge.recipes.rules import (
+    Around,
+    Form,
+    Group,
+    Plan,
+    Recipe,
+    Target,
+    init_of,
+    number_of,
+    scope_of,
+)
 from depthgauge.recipes.wrappers import (
     Entered,
     Left,
@@ -146,7 +156,9 @@ def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]
             f"{rules.title} gives the sums of each block other weights, which no formula in l "
             f"says; build the network and apply the recipe to the module"
         )
-    block = reshaped(block, forms) if forms else block
+    numbers = {id(row.weight): (row.front, row.behind) for row in plan.around}
+    around = [[numbers[id(w)] for w in b.weights if id(w) in numbers] for b in found.branches]
+    block = reshaped(block, forms, around) if forms else block
     if plan.curves:
         block = written(block, by_kind(found.bends.rows, plan.curves))
         after = rules.plan(_laid_out(replace(some, equation=block)))
@@ -354,6 +366,8 @@ class _Work:
                 self._shifts(branch, done)
             if form.biased:
                 self._biases(branch, done)
+        for row in plan.around:
+            self._around(row, done)
         if plan.outlet is not None:
             self._outlets(plan.outlet, done)
         if plan.curves:
@@ -546,6 +560,31 @@ class _Work:
             else:
                 self._wrap(path, change, done, "activations transformed", curve)
 
+    def _around(self, row: Around, done: Counter[str]) -> None:
+        """The fixed numbers in front of a weight layer and behind it."""
+        weight = row.weight
+        front = number_of(row.front, row.scope) / weight.front
+        behind = 1.0 if row.behind is None else number_of(row.behind, row.scope) / weight.behind
+        if math.isnan(front * behind):
+            self.left.append(f"the numbers around the layer of '{weight.path}' could not be read")
+        elif not self._alone(weight) and not math.isclose(front * behind, 1):
+            self.left.append(
+                f"the layer of '{weight.path}' is no module of its own: its number was not put in"
+            )
+        else:
+            if not math.isclose(front, 1):
+                put_in: Callable[[nn.Module], nn.Module] = lambda m: Entered(m, Times(front))  # noqa: E731
+                self._wrap(weight.called, put_in, done, "inputs of layers scaled", front)
+            if not math.isclose(behind, 1):
+                put_on: Callable[[nn.Module], nn.Module] = lambda m: Left(m, Times(behind))  # noqa: E731
+                self._wrap(weight.called, put_on, done, "outputs of layers scaled", behind)
+
+    def _alone(self, weight: Weight) -> bool:
+        """Whether the layer is a module that does nothing else."""
+        module = self.modules.get(weight.called)
+        matrices = [p for p in module.parameters() if p.dim() > 1] if module is not None else []
+        return weight.called == weight.owner and self._leaf(weight.called) and len(matrices) == 1
+
     def _outlets(self, text: str, done: Counter[str]) -> None:
         """What enters each head times a number."""
         branches = self.found.branches
@@ -618,6 +657,11 @@ class _Work:
         last = [w.called for w in branch.weights if w.last]
         if not last:
             self.left.append(f"the last layer of '{branch.path}' was not found")
+        elif f"{branch.within}.".startswith(f"{last[-1]}."):
+            self.left.append(
+                f"the last layer of '{branch.path}' is no module of its own: nothing was put "
+                f"behind it"
+            )
         else:
             path = outer[-1] if outer and self._leaf(outer[-1]) else last[-1]
             self._wrap(path, change, done, what, amount)

@@ -82,12 +82,14 @@ class Guess:
 
 
 def guess(model: nn.Module, batch: Any) -> Guess:
-    """Hold a module to every recipe that covers it; the model is left as it was.
+    """Hold a module to every recipe that covers it, but for those whose audit is a search of its
+    own; the model is left as it was.
 
     Raises NetworkError for what cannot be run, ModelError when the model raises.
     """
     found = layout(model, batch)
-    every = (_candidate(model, batch, found, recipe) for recipe in RECIPES.values())
+    asked = [recipe for recipe in RECIPES.values() if not recipe.searches]
+    every = (_candidate(model, batch, found, recipe) for recipe in asked)
     candidates = [candidate for candidate in every if candidate is not None]
     candidates.sort(key=lambda c: (c.agrees, c.initialises, c.share, c.evidence), reverse=True)
     return Guess(found.L, found.m, tuple(candidates))

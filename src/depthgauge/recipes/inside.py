@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from depthgauge.recipes.rules import Count, Form, Plan, number_of, scope_of
+from depthgauge.recipes.rules import Around, Count, Form, Plan, number_of, scope_of
 from depthgauge.trace.layout import Layout, Residual
 
 __all__ = ["counted", "effective"]
@@ -32,7 +32,10 @@ def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
 
 
 def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
-    """Inlets, biases and scalars that leak to the skip, as the plan's forms have them."""
+    """Numbers around layers, inlets, biases and scalars that leak to the skip, as the plan has
+    them."""
+    if plan.around:
+        yield _surrounded(plan.around)
     rows = list(zip(layout.branches, plan.forms, strict=False))
     if scaled := [(branch, form) for branch, form in rows if form.inlet is not None]:
         yield _inlets(layout, scaled)
@@ -46,6 +49,25 @@ def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
         leaking = sum(branch.leaks for branch in shifted)
         why = "the skip is to carry the state as it is"
         yield Count("branches whose first scalar bias is added to the skip too", leaking, 0, why)
+
+
+def _surrounded(rows: Sequence[Around]) -> Count:
+    """The fixed numbers in front of weight layers and behind them."""
+    wrong = [row for row in rows if not math.isclose(row.found, row.asked, rel_tol=_CLOSE)]
+    why = ""
+    if wrong:
+        row = wrong[0]
+        why = f"'{row.weight.path}' has {row.found:.4g}, expected {row.asked:.4g}"
+        tables = [{words: text for text, words in r.mistakes} for r in wrong]
+        for words in tables[0]:
+            if all(
+                words in table
+                and math.isclose(r.found, number_of(table[words], r.scope), rel_tol=_CLOSE)
+                for r, table in zip(wrong, tables, strict=True)
+            ):
+                why += f": {words}"
+                break
+    return Count("weight layers between their numbers", len(rows) - len(wrong), len(rows), why)
 
 
 def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:

@@ -65,8 +65,14 @@ class _Term:
     learned: tuple[Value, ...] = ()
 
 
-def reshaped(block: Block, forms: Sequence[Form]) -> Block:
-    """The block with each residual branch in its form, branches in the order of their sums.
+#: Of each weight layer of a branch, in forward order, the fixed numbers in front of it and behind
+#: it; None: the branch's factor holds the second.
+Numbers = Sequence[tuple[str, str | None]]
+
+
+def reshaped(block: Block, forms: Sequence[Form], around: Sequence[Numbers] = ()) -> Block:
+    """The block with each residual branch in its form, branches in the order of their sums;
+    ``around``: for each branch the numbers around its layers, or none.
 
     Raises NetworkError for a block whose sums cannot be taken apart.
     """
@@ -77,7 +83,7 @@ def reshaped(block: Block, forms: Sequence[Form]) -> Block:
             f"{len(forms)}"
         )
     waiting = iter(forms)
-    after = _Reshape(_written_out(block), waiting).block()
+    after = _Reshape(_written_out(block), waiting, iter(around)).block()
     # A form that is left over is that of a sum which was not seen as one.
     _check(block, before, count(after), forms, bool(list(waiting)))
     return after
@@ -168,8 +174,8 @@ def _defined(block: Block) -> Block:
 
 
 class _Reshape:
-    def __init__(self, block: Block, forms: Iterator[Form]) -> None:
-        self.whole, self.forms = block, forms
+    def __init__(self, block: Block, forms: Iterator[Form], around: Iterator[Numbers]) -> None:
+        self.whole, self.forms, self.around = block, forms, around
         self.weights: set[str] = set()  # names whose values hold weights
         self.sums: set[str] = set()  # names of sums, which are states
         self.views: dict[str, int] = {}  # names of norms of a state, by their statement
@@ -252,6 +258,9 @@ class _Reshape:
             core = self._branch_with(core, _with_logits(parse_scalar(form.logits, ("d",))))
         if form.biased:
             core = self._branch_with(core, _with_bias)
+        if numbers := next(self.around, ()):
+            core = self._branch_with(core, _bare_layers)
+            core = self._branch_with(core, _between(iter(numbers)))
         norms = form.norms or {}
         if "in" in norms or form.inlet is not None:
             core = self._entering(core, lambda x: self._front(form, x), form.inlet is not None)
@@ -355,6 +364,29 @@ def _with_logits(scale: Scalar) -> Callable[[Node], Node]:
         number = rewrite(scale, lambda inner: head if inner == Symbol("d") else inner)
         assert isinstance(number, SCALARS)
         return replace(node, scale=number)
+
+    return rule
+
+
+def _bare_layers(node: Node) -> Node:
+    """A weight layer without a fixed number in front of it or behind it."""
+    if isinstance(node, Scale) and isinstance(node.value, _WEIGHTS):
+        return node.value
+    while isinstance(node, _WEIGHTS) and isinstance(node.value, Scale):
+        node = replace(node, value=node.value.value)
+    return node
+
+
+def _between(numbers: Iterator[tuple[str, str | None]]) -> Callable[[Node], Node]:
+    """Layers between their numbers, the innermost first."""
+
+    def rule(node: Node) -> Node:
+        if not isinstance(node, _WEIGHTS):
+            return node
+        front, behind = (_scalar(text, ONE) for text in next(numbers, (None, None)))
+        if front != ONE:
+            node = replace(node, value=Scale(front, node.value))
+        return node if behind == ONE else Scale(behind, node)
 
     return rule
 

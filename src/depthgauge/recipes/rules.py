@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = [
+    "Around",
     "Count",
     "Form",
     "Group",
@@ -116,6 +117,31 @@ class Form:
 
 
 @dataclass(frozen=True)
+class Around:
+    """One weight layer and the fixed numbers in front of it and behind it, ``"1/sqrt(4*n)"``.
+
+    ``behind`` is None where the factor of its branch holds that number. ``mistakes``: what the
+    product of both is met as, each (text, words)."""
+
+    weight: Weight
+    front: str
+    behind: str | None
+    scope: Mapping[str, float] = field(repr=False)
+    mistakes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def asked(self) -> float:
+        """The product of both numbers, or of the one that it says."""
+        behind = 1.0 if self.behind is None else number_of(self.behind, self.scope)
+        return number_of(self.front, self.scope) * behind
+
+    @property
+    def found(self) -> float:
+        """What there is of it."""
+        return self.weight.front * (1.0 if self.behind is None else self.weight.behind)
+
+
+@dataclass(frozen=True)
 class Count:
     """Something that the recipe wants so often, how often it is there, and why it has to be."""
 
@@ -152,7 +178,8 @@ class Plan:
     place of every norm, also of those that stand in no branch. ``outlet``: the fixed number around
     each head. ``adaptive``: the groups' rates are for Adam and its like. ``curves``: what each
     activation becomes, in the layout's order, or none; norms go. ``inside``: where no branch is to
-    have a norm, those that stand in none stay.
+    have a norm, those that stand in none stay. ``around``: fixed numbers in front of weight layers
+    and behind them.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -168,6 +195,7 @@ class Plan:
     adaptive: bool = False
     curves: tuple[Curve, ...] = ()
     inside: bool = False
+    around: tuple[Around, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,7 +207,8 @@ class Recipe:
     of words. ``measured``: what an audit counts on the batch. ``unwritten``: why no equation can
     say it, if none can. ``whole``: its numbers follow from the depth by no formula of the language:
     those in an equation are for the network's own depth. ``fitted``: the recipe with the numbers
-    that it takes from a batch, what is applied and audited."""
+    that it takes from a batch, what is applied and audited. ``searches``: to measure is to search,
+    which is too long for a guess."""
 
     name: str
     title: str
@@ -193,6 +222,7 @@ class Recipe:
     after: Callable[[nn.Module, Any], str] | None = None
     measured: Callable[[nn.Module, Any], Sequence[Count]] | None = None
     unwritten: str = ""
+    searches: bool = False
     whole: bool = False
     fitted: Callable[[nn.Module, Any, Layout], Recipe] | None = None
 

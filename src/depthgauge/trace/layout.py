@@ -32,7 +32,7 @@ from depthgauge.trace.coefficients import after_sum, entering, parameter_of, wei
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
 from depthgauge.trace.graph import Graph, Value, common_path
 from depthgauge.trace.heads import ROLES, averaged, before_scores, projections
-from depthgauge.trace.logits import logits, outlet
+from depthgauge.trace.logits import around, logits, outlet
 from depthgauge.trace.norms import spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
@@ -57,7 +57,8 @@ class Weight:
     normalisation). ``looked_up``: an embedding reads the same numbers. ``follows``: the kind of the
     activation that enters it, ``""`` where the state or another layer does, ``bend`` its options.
     ``called``: the path of the module that multiplies by it (of PyTorch's attention in one function
-    not the one that holds it).
+    not the one that holds it). ``front`` and ``behind``: the fixed numbers directly in front of the
+    layer and directly behind it (NaN where one is not read).
     """
 
     path: str
@@ -78,6 +79,8 @@ class Weight:
     follows: str = ""
     bend: tuple[tuple[str, Any], ...] = ()
     called: str = ""
+    front: float = 1.0
+    behind: float = 1.0
 
     @property
     def owner(self) -> str:
@@ -502,7 +505,7 @@ def _seen(
     """The form by the values themselves, of a sum that no equation says."""
     roles = analysis.roles
     after = after_sum(roles, link.after, link.merge.value)
-    skip = weighed(roles, parameters, link.merge.skip)
+    skip = weighed(roles, parameters, link.merge.skip, link.before)
     ends = {weighed(roles, parameters, term) for term in branch.terms}
     if len(ends) != 1 or len(roles.terms(link.merge.value)) != 1 + len(link.merge.terms):
         return form
@@ -733,12 +736,19 @@ class _Row:
         else:
             fan_out //= groups
         found = Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
+        # One NaN is as good as another: weights that are alike are counted once.
+        front, behind = (
+            math.nan if math.isnan(number) else number
+            for number in around(self.analysis.roles, value.index)
+        )
         found = replace(
             found,
             groups=groups,
             bias=bias_of(self.analysis, value, place),
             looked_up=value.inputs[place] in self.tables,
             called=self.analysis.graph.path(value.index),
+            front=front,
+            behind=behind,
         )
         if (bend := self._followed(value)) is None:
             return found

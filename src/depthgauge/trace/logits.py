@@ -15,7 +15,7 @@ from depthgauge.trace.graph import Value
 from depthgauge.trace.heads import is_layer, layers_below
 from depthgauge.trace.roles import Roles
 
-__all__ = ["Logits", "logits", "outlet"]
+__all__ = ["Logits", "around", "logits", "outlet"]
 
 _IDLE = ("shape", "drop")
 
@@ -101,16 +101,26 @@ def _made(roles: Roles, i: int) -> tuple[float, int]:
 
 
 def outlet(roles: Roles, layer: int) -> float:
-    """The fixed number in front of a layer, up to the next thing that is no product, and behind
-    it."""
+    """The fixed number around a layer, in front of it and behind it."""
+    front, behind = around(roles, layer)
+    return front * behind
+
+
+def around(roles: Roles, layer: int) -> tuple[float, float]:
+    """The fixed number in front of a layer, up to the next thing that is no product, and that
+    behind it. What multiplies all that a sum of the stream gives is that sum's number."""
     number, i = 1.0, layer
     while len(moving := roles.moving(roles.values[i].inputs)) == 1:
         i = moving[0]
+        value = roles.values[i]
+        if value.kind == "sum" and len(roles.moving(value.inputs)) > 1:
+            number = 1.0 if len(roles.graph.consumers[i]) == 1 else number
+            break
         if roles.values[i].kind == "product" and len(roles.values[i].inputs) == 1:
             number *= fixed(roles.values[i])
         elif roles.values[i].kind not in _IDLE:
             break
-    i = layer
+    front, number, i = number, 1.0, layer
     while len(users := roles.graph.consumers[i]) == 1:
         i = users[0]
         value = roles.values[i]
@@ -120,4 +130,4 @@ def outlet(roles: Roles, layer: int) -> float:
             value.kind == "sum" and len(roles.moving(value.inputs)) == 1
         ):
             break
-    return number
+    return front, number
