@@ -584,7 +584,7 @@ class _Work:
 
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
-        layers = {w.called: w.last for w in branch.weights}
+        layers = {w.called: w.last for w in branch.weights if not w.table}
         for path in dict.fromkeys(branch.activations):
             if self._leaf(path):
                 self._wrap(path, Shifted, done, "activations with a scalar bias")

@@ -410,7 +410,7 @@ def _forms(
     shifted = [s.branch for s in steps if s.form.shifts]
     if shifted:
         # Of attention the whole sub-layer is shifted, not its output layer apart.
-        layers = [w for branch in shifted for w in branch.weights if w.role != "output"]
+        layers = [w for b in shifted for w in b.weights if w.role != "output" and not w.table]
         for what, number, of in (
             ("weight layers of branches with a scalar bias in front",
              sum(w.shifted for w in layers), len(layers)),

@@ -8,7 +8,7 @@ known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from depthgauge.trace.graph import Graph, Ref, Value
 from depthgauge.trace.roles import Roles
 
-__all__ = ["ROLES", "before_scores", "is_layer", "layers_below", "projections"]
+__all__ = ["ROLES", "before_scores", "crossing", "is_layer", "layers_below", "projections"]
 
 ROLES: Final = ("query", "key", "value")
 
@@ -43,6 +43,19 @@ def before_scores(roles: Roles) -> set[int]:
         for role, j in _operands(roles, roles.values[i]):
             found[role] |= layers_below(roles, j)
     return (found["query"] | found["key"]) - found["value"]
+
+
+def crossing(roles: Roles, order: Collection[int]) -> set[int]:
+    """What the keys and values of attention among ``order`` are made of, down to their layers,
+    where none of those layers is among ``order``: that of another stream."""
+    found: set[int] = set()
+    for i in order:
+        for _, j in _operands(roles, roles.values[i]):
+            below = layers_below(roles, j)
+            layers = {k for k in below if is_layer(roles, k)}
+            if layers and layers.isdisjoint(order):
+                found |= below
+    return found
 
 
 def _operands(roles: Roles, value: Value) -> Iterator[tuple[str, int]]:

@@ -28,9 +28,9 @@ from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
-from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
+from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of
 from depthgauge.trace.graph import Graph, Value, common_path
-from depthgauge.trace.heads import ROLES, before_scores, projections
+from depthgauge.trace.heads import ROLES, before_scores, crossing, projections
 from depthgauge.trace.logits import logits, outlet
 from depthgauge.trace.norms import spelled_kind
 from depthgauge.trace.readings import Activation as Bent
@@ -77,6 +77,12 @@ class Weight:
     follows: str = ""
     bend: tuple[tuple[str, Any], ...] = ()
     called: str = ""
+
+    @property
+    def table(self) -> bool:
+        """Whether it is only looked up, as the table of distances that attention's scores are
+        shifted by: no layer."""
+        return self.looked_up and not self.fan_in
 
     @property
     def owner(self) -> str:
@@ -303,7 +309,7 @@ def layout(model: nn.Module, batch: Any) -> Layout:
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
     graph, roles = analysis.graph, analysis.roles
-    parts, tables, scored = projections(roles), looked_up(analysis), before_scores(roles)
+    parts, tables, scored = projections(roles), _tables(graph), before_scores(roles)
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
@@ -363,7 +369,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         idle=tuple(dict.fromkeys(graph.path(i) for i in idle)),
         every=tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms)),
         ends=tuple(_end(analysis, track, sums) for track in analysis.tracks if track.stream.links),
-        tables=_tables(graph),
+        tables=tables,
         uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
         parameters=tuple(parameters),
         outlets=tuple(_outlet(analysis, weight) for weight in heads),
@@ -494,7 +500,7 @@ class _Row:
     readings: Readings
     parts: Mapping[int, Mapping[str, tuple[int, ...] | None]]
     order: Sequence[int]
-    tables: frozenset[int]  # parameters that embeddings read
+    tables: Collection[str]  # parameters that embeddings read
     scored: Collection[int]  # values between projections and the scores of attention
 
     def residual(
@@ -654,12 +660,13 @@ class _Row:
         return found
 
     def weights(self, begin: int = -1) -> tuple[Weight, ...]:
-        """The weights; those of a layer that is several, as attention, in its order."""
+        """The weights; those of a layer that is several, as attention, in its order; of attention
+        to another stream also those of its keys and values."""
         roles, values = self.analysis.roles, self.analysis.graph.values
         after: dict[int, int] = {}  # weight layers between a value and the region's end
         entered = self._entered(begin)
         found: list[list[Weight]] = []
-        for i in reversed(self.order):
+        for i in sorted({*self.order, *crossing(roles, self.order)}, reverse=True):
             behind, layers = after.get(i, 0), roles.layers(i)
             held = _held(self.analysis, i) if layers else []
             row = []
@@ -706,7 +713,7 @@ class _Row:
             found,
             groups=groups,
             bias=bias_of(self.analysis, value, place),
-            looked_up=value.inputs[place] in self.tables,
+            looked_up=path in self.tables,
             called=self.analysis.graph.path(value.index),
         )
         if (bend := self._followed(value)) is None:
