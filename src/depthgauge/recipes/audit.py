@@ -42,6 +42,7 @@ from depthgauge.recipes.rules import (
     number_of,
     scope_of,
 )
+from depthgauge.recipes.scored import scored_finding, temperature_finding
 from depthgauge.trace.layout import Layout, Residual, layout
 from depthgauge.trace.measuring import measure_module
 
@@ -393,6 +394,10 @@ def _forms(
         yield _weighed(weighed)
     if attending := [s for s in steps if s.form.logits is not None and s.branch.head]:
         yield _scored(attending)
+    if scored := [s for s in steps if s.form.scored is not None]:
+        yield scored_finding([(s.branch, s.form) for s in scored])
+        if any(s.form.temperature is not None for s in scored):
+            yield temperature_finding([(s.branch, s.form) for s in scored], parameters)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
         yield _learned([(s, s.form.learned or "", s.branch.learned) for s in learned], "branches")
     if carried := [s for s in steps if s.form.carried is not None]:

@@ -27,6 +27,7 @@ from depthgauge.recipes.mup import MUP
 from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.placements import PLACEMENTS
+from depthgauge.recipes.qk_norm import QK_NORM, QK_NORM_LAYERNORM, QK_NORM_RMSNORM
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.sigma_reparam import SIGMA_REPARAM
@@ -76,7 +77,15 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         DYT,
         DERF,
     ),
-    "a Transformer": (GPT2, T_FIXUP, DEEPSCALELM, SMALLINIT),
+    "a Transformer": (
+        GPT2,
+        T_FIXUP,
+        DEEPSCALELM,
+        SMALLINIT,
+        QK_NORM,
+        QK_NORM_LAYERNORM,
+        QK_NORM_RMSNORM,
+    ),
     "a base width or depth at which the rates were found": (MUP, DEPTH_MUP, COMPLETEP),
 }
 RECIPES: Final[dict[str, Recipe]] = {

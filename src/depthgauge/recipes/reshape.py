@@ -248,7 +248,9 @@ class _Reshape:
         core = term.core
         if form.norms is not None:
             core = self._without_norms(core)
-        if form.logits is not None:
+        if form.scored is not None:
+            core = self._branch_with(core, _with_scored(form.scored, form.temperature))
+        elif form.logits is not None:
             core = self._branch_with(core, _with_logits(parse_scalar(form.logits, ("d",))))
         if form.biased:
             core = self._branch_with(core, _with_bias)
@@ -355,6 +357,17 @@ def _with_logits(scale: Scalar) -> Callable[[Node], Node]:
         number = rewrite(scale, lambda inner: head if inner == Symbol("d") else inner)
         assert isinstance(number, SCALARS)
         return replace(node, scale=number)
+
+    return rule
+
+
+def _with_scored(kind: str, temperature: str | None) -> Callable[[Node], Node]:
+    """Attention with norms of queries and keys: by their length, times a learned number; else by
+    the usual 1/sqrt(d)."""
+    scale = None if temperature is None else _scalar(temperature, ONE)
+
+    def rule(node: Node) -> Node:
+        return replace(node, norm=kind, scale=scale) if isinstance(node, Attention) else node
 
     return rule
 

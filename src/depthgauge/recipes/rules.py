@@ -95,6 +95,9 @@ class Form:
     ``inlet_mistakes``: each (text, words); ``misplaced``: places of norms that are met in place of
     these, each (places, words). ``logits``: the number that products of queries and keys are
     multiplied by, in ``d``, the features of a head; ``logits_mistakes``: each (text, words).
+    ``scored``: the kind of the norm of queries and of keys over the features of each head, values
+    having none; ``temperature``: what the learned number begins with that multiplies the products
+    too, its ``temperature_mistakes`` each (text, words).
     """
 
     skip: str | None = None
@@ -112,6 +115,9 @@ class Form:
     carried: str | None = None
     logits: str | None = None
     logits_mistakes: tuple[tuple[str, str], ...] = ()
+    scored: str | None = None
+    temperature: str | None = None
+    temperature_mistakes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

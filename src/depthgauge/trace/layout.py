@@ -30,9 +30,9 @@ from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of
 from depthgauge.trace.graph import Graph, Value, common_path
-from depthgauge.trace.heads import ROLES, before_scores, crossing, projections
+from depthgauge.trace.heads import ROLES, before_scores, crossing, normed_operands, projections
 from depthgauge.trace.logits import logits, outlet
-from depthgauge.trace.norms import spelled_kind
+from depthgauge.trace.norms import by_length, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
@@ -181,7 +181,11 @@ class Residual:
     identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
     is switched off. ``logits``: the fixed number that products of queries and keys are
     multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
-    ``queries`` the module that makes queries and nothing else, ``""`` where none does.
+    ``queries`` the module that makes queries and nothing else, ``""`` where none does, ``keys`` how
+    many each query is held against, ``temperatures`` the learned numbers that multiply those
+    products too; ``scored``: of each norm between the projections and the products of attention
+    the role of what it norms (query, key or value), its kind (``l2`` that by the length), and over
+    how many numbers.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
     multiplied by (``"product"``), and which of the two.
     """
@@ -212,6 +216,9 @@ class Residual:
     head: int = 0
     queries: str = ""
     numbers: tuple[tuple[str, str], ...] = ()
+    keys: int = 0
+    temperatures: tuple[str, ...] = ()
+    scored: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def projected(self) -> bool:
@@ -546,7 +553,22 @@ class _Row:
             head=scored.head,
             queries=self.analysis.graph.path(scored.queries) if scored.queries >= 0 else "",
             numbers=self._learned_numbers(branch, link),
+            keys=scored.keys,
+            temperatures=scored.learned,
+            scored=self._scored(),
         )
+
+    def _scored(self) -> tuple[tuple[str, str, int], ...]:
+        """Role, kind and width of the norms between projections and the products of attention."""
+        found = []
+        for role, i in normed_operands(self.analysis.roles, self.order):
+            norm = _normed(self.analysis, i, "query-key", _Form())
+            kind, width = norm.kind, norm.width
+            if length := by_length(self.analysis.roles, i):
+                kind = "l2" if length[0] == -1 else f"l2 over axis {length[0]}"
+                width = length[1]
+            found.append((role, kind, width))
+        return tuple(dict.fromkeys(found))
 
     def _learned_numbers(self, branch: Branch, link: Link) -> tuple[tuple[str, str], ...]:
         graph, found = self.analysis.graph, []
