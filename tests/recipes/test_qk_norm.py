@@ -340,3 +340,9 @@ def test_attention_with_keys_of_its_own_is_left_and_named() -> None:
         "'0.layers.1.self_attn' is left without norms: the attention has keys of its own beside "
         "those of its input",
     )
+
+
+def test_a_placement_of_norms_leaves_those_of_queries_and_keys() -> None:
+    block = 'h = layernorm(h + attention(h, heads=4, norm="rmsnorm"))'
+    changed, *_ = on_equation("prenorm", block)
+    assert str(changed.block) == 'h = h + attention(layernorm(h), heads=4, norm="rmsnorm")'

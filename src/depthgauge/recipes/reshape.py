@@ -88,7 +88,7 @@ def _check(block: Block, before: Count, after: Count, forms: Sequence[Form], wai
     right = after.m == before.m and len(branches) == len(forms) and not waiting
     for branch, form in zip(branches, forms, strict=False):
         if form.norms is not None:
-            right = right and set(branch.norm_at) == set(form.norms)
+            right = right and {at for at, _ in branch.norms} == set(form.norms)
     if not right:
         raise NetworkError(
             f"the form of '{block}' cannot be changed: its sums are no skip plus branches such as "
