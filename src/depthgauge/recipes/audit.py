@@ -355,8 +355,11 @@ class _Step:
         return not (math.isnan(self.branch.skip) or math.isnan(self.branch.factor))
 
     def multiplied(self, text: str, here: Sequence[tuple[str, float]]) -> bool:
-        """Whether ``here`` is this learned multiplier, ``"gain(1e-5)"``, and no other."""
+        """Whether ``here`` is this learned multiplier, ``"gain(1e-5)"``, and no other; ``"gain"``
+        is one of any size."""
         kind, _, initial = text.removesuffix(")").partition("(")
+        if kind and not initial:
+            return self.readable and [word for word, _ in here] == [kind]
         asked = ((kind, number_of(initial, self.scope)),) if kind else ()
         return (
             self.readable

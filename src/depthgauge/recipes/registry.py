@@ -6,6 +6,7 @@ from typing import Final
 
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.recipes.admin import ADMIN, ADMIN_CONSTANT
+from depthgauge.recipes.admin_profile import ADMIN_PROFILE
 from depthgauge.recipes.completep import COMPLETEP
 from depthgauge.recipes.deepnorm import DEEPNORM
 from depthgauge.recipes.deepscalelm import DEEPSCALELM
@@ -71,6 +72,7 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         DEEPNORM,
         ADMIN,
         ADMIN_CONSTANT,
+        ADMIN_PROFILE,
         SUB_LN,
         LAYERNORM_SCALING,
         MIX_LN,

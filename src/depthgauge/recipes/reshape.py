@@ -414,10 +414,11 @@ def _scalar(text: str | None, other: Scalar) -> Scalar:
 
 
 def _learned(text: str) -> tuple[Value, ...]:
-    """``"scalar(0)"`` or ``"gain(1e-5)"``; nothing for ``""``."""
+    """``"scalar(0)"`` or ``"gain(1e-5)"``, ``"gain"`` at 1; nothing for ``""``."""
     if not text:
         return ()
     word, _, initial = text.removesuffix(")").partition("(")
+    initial = initial or "1"
     made = LearnedGain if word == "gain" else LearnedScalar
     return (made(_scalar(initial, ONE)),)
 

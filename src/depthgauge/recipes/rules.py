@@ -83,7 +83,7 @@ class Form:
 
     ``skip``, ``factor``: fixed numbers in front of the skip and of the branch, ``"1/sqrt(2)"``.
     ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing;
-    ``carried``: the same in front of the skip.
+    ``carried``: the same in front of the skip; ``"gain"`` where data say what it begins with.
     ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
     be, one at each place, but for norms of queries and keys; ``inner``: in front of the last weight
     layer; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
