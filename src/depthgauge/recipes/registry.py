@@ -29,6 +29,7 @@ from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.placements import PLACEMENTS
 from depthgauge.recipes.qk_norm import QK_NORM, QK_NORM_LAYERNORM, QK_NORM_RMSNORM
+from depthgauge.recipes.residual import RESIDUAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.sigma_reparam import SIGMA_REPARAM
@@ -76,6 +77,7 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         SUB_LN,
         LAYERNORM_SCALING,
         MIX_LN,
+        RESIDUAL,
         DYT,
         DERF,
     ),

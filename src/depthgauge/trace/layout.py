@@ -36,6 +36,7 @@ from depthgauge.trace.norms import by_length, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
+from depthgauge.trace.second import Second
 from depthgauge.trace.streams import Branch, Link, region
 
 __all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout"]
@@ -242,7 +243,8 @@ class Layout:
     sum, the parameters that are one number, the biases of weights, the kinds of activation that
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
-    counted, the paths of all parameters, and the fixed number around each head."""
+    counted, the paths of all parameters, the fixed number around each head, and the second streams
+    beside post-norm ones."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -259,6 +261,7 @@ class Layout:
     uncounted: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     outlets: tuple[float, ...] = ()
+    second: tuple[Second, ...] = ()
 
     @property
     def L(self) -> int:
@@ -380,6 +383,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
         parameters=tuple(parameters),
         outlets=tuple(_outlet(analysis, weight) for weight in heads),
+        second=analysis.second,
     )
 
 
