@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from depthgauge import measure
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
@@ -74,6 +75,8 @@ def test_one_that_is_written_by_hand_holds(s: float) -> None:
     (second,) = found.second
     assert (second.branches, second.added) == (4, 4)
     assert second.scale == pytest.approx(s)
+    fallback = measure(model, batch, instruments="rivers").coverage["fallback"]
+    assert "the sum of 4 of its 4 branches" in str(fallback)
     assert audit(model, batch, "residual").holds
     again = apply(model, batch, "residual")
     assert again.changes == ("the sum of the branches is there already",)

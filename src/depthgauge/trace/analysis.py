@@ -118,6 +118,15 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
     rows = streams(roles, found, aside)
     disagreements = [d for stream in rows if (d := _compare(roles, stream))]
     fallback: list[tuple[str, str]] = []
+    for stream in rows:
+        own = {link.merge.value for link in stream.links}
+        for other in second:
+            if not own.isdisjoint(other.chain):
+                reason = (
+                    f"the sum of {other.added} of its {other.branches} branches, which no norm "
+                    f"touches on the way, joins it at the end, and is shown as no stream of its own"
+                )
+                fallback.append((stream.name, reason))
     if rows:
         tracks = [_track(roles, stream, found, readings, fallback) for stream in rows]
     else:

@@ -29,7 +29,7 @@ class Second:
     number; ``begins``: whether what the first branch reads is in it too, by that number;
     ``normed``: whether a norm stands between the second sum and the joint one; ``first``: the
     number in front of the post-norm stream there; ``others``: terms of the second sum that are none
-    of these;
+    of these; ``chain``: the values of the first stream's sums;
     ``sums``: the values of its additions, and of the joint one, which no branch of the first is
     added by."""
 
@@ -41,6 +41,7 @@ class Second:
     normed: bool
     first: float
     others: int
+    chain: tuple[int, ...]
     sums: frozenset[int]
 
 
@@ -92,6 +93,7 @@ def _joined(roles: Roles, i: int) -> Second | None:
         normed,
         terms[first],
         len(second.keys() - known),
+        tuple(step.sum for step in chain),
         frozenset((sums | others) - {step.sum for step in chain}),
     )
 
