@@ -50,23 +50,21 @@ def second_streams(roles: Roles) -> tuple[Second, ...]:
     sum of its first stream does not hold."""
     found: list[Second] = []
     known: set[int] = set()
+    chains = _Chains(roles)
     for i in sorted(roles.graph.live, reverse=True):
-        value = roles.values[i]
-        if value.kind == "sum" and len(roles.moving(value.inputs)) == 2 and i not in known:
-            second = _joined(roles, i)
+        if roles.values[i].kind == "sum" and i not in known and chains.may_join(i):
+            second = _joined(roles, i, chains)
             if second is not None:
                 found.append(second)
                 known |= second.sums
     return tuple(reversed(found))
 
 
-def _joined(roles: Roles, i: int) -> Second | None:
+def _joined(roles: Roles, i: int, chains: _Chains) -> Second | None:
     terms, sums = _terms(roles, i)
-    chains = {term: _chain(roles, term) for term in terms if roles.norm_of(term) is not None}
-    if not chains:
-        return None
-    first = max(chains, key=lambda term: (len(chains[term]), term))
-    chain = chains[first]
+    found = {term: chains.of(term) for term in terms}
+    first = max(found, key=lambda term: (len(found[term]), term))
+    chain = found[first]
     rest = {term: number for term, number in terms.items() if term != first}
     if len(chain) < 2 or not rest:
         return None
@@ -107,21 +105,51 @@ class _Step:
     added: tuple[int, ...]
 
 
-def _chain(roles: Roles, norm: int) -> list[_Step]:
-    """The post-norm steps down from a norm, the first of them first."""
-    steps: list[_Step] = []
-    while roles.norm_of(norm) is not None:
+class _Chains:
+    """Post-norm steps, each looked for once."""
+
+    def __init__(self, roles: Roles) -> None:
+        self.roles = roles
+        self.steps: dict[int, _Step | None] = {}
+
+    def may_join(self, i: int) -> bool:
+        """Whether one of two tensors that are added is what two steps end with, and the other a
+        norm or a sum."""
+        moving = self.roles.moving(self.roles.values[i].inputs)
+        if len(moving) != 2:
+            return False
+        a, b = (_bare(self.roles, j)[0] for j in moving)
+        return any(
+            (step := self.step(one)) is not None
+            and self.step(step.skip) is not None
+            and (self.roles.norm_of(other) is not None or self.roles.values[other].kind == "sum")
+            for one, other in ((a, b), (b, a))
+        )
+
+    def of(self, norm: int) -> list[_Step]:
+        """The steps down from a norm, the first of them first."""
+        steps: list[_Step] = []
+        while (step := self.step(norm)) is not None:
+            steps.append(step)
+            norm = step.skip
+        return steps[::-1]
+
+    def step(self, norm: int) -> _Step | None:
+        if norm not in self.steps:
+            self.steps[norm] = self._step(norm)
+        return self.steps[norm]
+
+    def _step(self, norm: int) -> _Step | None:
+        roles = self.roles
+        if roles.norm_of(norm) is None:
+            return None
         base = _base(roles, norm)
         terms, _ = _terms(roles, base)
-        if len(terms) < 2:
-            break
-        skip = min(terms)  # what is added was computed from it
-        below = {term for term in terms if skip in roles.graph.ancestors([term], skip)}
-        if below != set(terms):
-            break
-        steps.append(_Step(base, skip, tuple(sorted(below - {skip}))))
-        norm = skip
-    return steps[::-1]
+        skip = min(terms, default=-1)  # what is added was computed from it
+        added = tuple(sorted(set(terms) - {skip}))
+        if not added or not all(skip in roles.graph.ancestors([t], skip) for t in added):
+            return None
+        return _Step(base, skip, added)
 
 
 def _base(roles: Roles, norm: int) -> int:
@@ -138,18 +166,14 @@ def _terms(roles: Roles, i: int) -> tuple[Mapping[int, float], set[int]]:
     todo = [(i, 1.0)]
     while todo:
         j, number = todo.pop()
+        j, by = _bare(roles, j)
         value = roles.values[j]
-        moving = roles.moving(value.inputs)
         if roles.norm_of(j) is None and value.kind == "sum" and (signs := _signs(value)):
             sums.add(j)
-            todo += [(k, number * sign) for k, sign in signs if k in moving]
-        elif value.kind in ("shape", "drop") and len(moving) == 1:
-            todo.append((moving[0], number))
-        elif value.kind == "product" and len(value.inputs) == 1 and roles.norm_of(j) is None:
-            todo.append((moving[0], number * fixed(value)))
+            moving = roles.moving(value.inputs)
+            todo += [(k, number * by * sign) for k, sign in signs if k in moving]
         else:
-            leaf = _affine(roles, j)
-            found[leaf] = found.get(leaf, 0.0) + number
+            found[j] = found.get(j, 0.0) + number * by
     return {term: number for term, number in found.items() if abs(number) > 1e-9}, sums
 
 
@@ -161,6 +185,20 @@ def _signs(value: Value) -> list[tuple[int, float]]:
         return []
     by = float(value.options.get("alpha", 1.0))
     return [(value.inputs[0], 1.0), (value.inputs[1], by if value.name in _PLUS else -by)]
+
+
+def _bare(roles: Roles, i: int) -> tuple[int, float]:
+    """Value ``i`` without what only moves it or multiplies it by a fixed number, and that number;
+    a norm without its gain."""
+    number = 1.0
+    while roles.norm_of(i) is None:
+        value = roles.values[i]
+        moving = roles.moving(value.inputs)
+        by = fixed(value) if value.kind == "product" else 1.0
+        if value.kind not in ("shape", "drop", "product") or len(moving) != 1 or math.isnan(by):
+            break
+        i, number = moving[0], number * by
+    return _affine(roles, i), number
 
 
 def _affine(roles: Roles, i: int) -> int:
