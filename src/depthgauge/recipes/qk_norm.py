@@ -85,7 +85,7 @@ def _recipe(name: str, title: str, kind: str, rule: str, reference: str, trap: s
             "T is the number of keys of the batch, where the paper takes the 97.5th percentile of "
             "the lengths in the data"
             if kind == "l2"
-            else "norms stand behind the projections, in front of rotary phases, as in Qwen 3; that "
+            else "norms stand behind the projections, before rotary phases, as in Qwen 3; that "
             "the paper's are the same is not confirmed"
         ),
     )
