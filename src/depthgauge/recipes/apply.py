@@ -30,6 +30,7 @@ from depthgauge.network.spec import Network
 from depthgauge.recipes.audit import counted_finding
 from depthgauge.recipes.curves import bare as without_curves
 from depthgauge.recipes.curves import by_kind, changes, written
+from depthgauge.recipes.heads import with_norms
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
@@ -56,6 +57,7 @@ from depthgauge.recipes.wrappers import (
     norm_of,
 )
 from depthgauge.trace.graph import common_path
+from depthgauge.trace.heads import ROLES
 from depthgauge.trace.layout import Layout, Normed, Residual, Weight, layout
 
 #: In the path of a parameter that a module computes its weight from.
@@ -360,7 +362,9 @@ class _Work:
             if not inside and form.inlet is not None:
                 self._inlet(branch, form, form.inlet, done)
             self._coefficients(branch, form, done)
-            if form.logits is not None:
+            if form.scored is not None:
+                self._scored(branch, form, form.scored, done)
+            elif form.logits is not None:
                 self._logits(branch, form.logits, done)
             if form.shifts:
                 self._shifts(branch, done)
@@ -585,6 +589,41 @@ class _Work:
         matrices = [p for p in module.parameters() if p.dim() > 1] if module is not None else []
         return weight.called == weight.owner and self._leaf(weight.called) and len(matrices) == 1
 
+    def _scored(self, branch: Residual, form: Form, kind: str, done: Counter[str]) -> None:
+        """Norms of queries and keys behind the layers that make them, logits by their number."""
+        scope = {**scope_of(self.found, branch), "d": float(branch.head or 1)}
+        number = number_of(form.logits or "1/sqrt(d)", scope) / branch.logits
+        start = None if form.temperature is None else number_of(form.temperature, scope)
+        wanted = {("query", kind, branch.head), ("key", kind, branch.head)}
+        if (
+            wanted == set(branch.scored)
+            and math.isclose(number, 1)
+            and (start is None or branch.temperatures)
+        ):
+            if start is not None:
+                with torch.no_grad():
+                    self.model.get_parameter(branch.temperatures[0]).fill_(start)
+            return
+        if branch.scored or branch.temperatures or math.isnan(number):
+            why = "are not read" if math.isnan(number) else "have norms or numbers of their own"
+            self.left.append(f"queries and keys in '{branch.path}' {why}: nothing was put there")
+            return
+        made: dict[str, list[Weight]] = {}
+        for weight in branch.weights:
+            if weight.role in ROLES or weight.role == "projection":
+                made.setdefault(weight.called, []).append(weight)
+        what = f"{kind} norms of queries and keys"
+        for path, weights in made.items():
+            if {weight.role for weight in weights} == {"value"}:
+                continue
+            change = partial(
+                with_norms, weights=weights, head=branch.head, kind=kind, number=number, start=start
+            )
+            try:
+                self._wrap(path, change, done, what)
+            except NetworkError as error:
+                self.left.append(f"'{path}' is left without norms: {error}")
+
     def _outlets(self, text: str, done: Counter[str]) -> None:
         """What enters each head times a number."""
         branches = self.found.branches
@@ -668,7 +707,7 @@ class _Work:
 
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
-        layers = {w.called: w.last for w in branch.weights}
+        layers = {w.called: w.last for w in branch.weights if not w.table}
         for path in dict.fromkeys(branch.activations):
             if self._leaf(path):
                 self._wrap(path, Shifted, done, "activations with a scalar bias")

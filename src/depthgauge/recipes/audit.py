@@ -42,6 +42,7 @@ from depthgauge.recipes.rules import (
     number_of,
     scope_of,
 )
+from depthgauge.recipes.scored import scored_finding, temperature_finding
 from depthgauge.trace.layout import Layout, Residual, layout
 from depthgauge.trace.measuring import measure_module
 
@@ -355,8 +356,11 @@ class _Step:
         return not (math.isnan(self.branch.skip) or math.isnan(self.branch.factor))
 
     def multiplied(self, text: str, here: Sequence[tuple[str, float]]) -> bool:
-        """Whether ``here`` is this learned multiplier, ``"gain(1e-5)"``, and no other."""
+        """Whether ``here`` is this learned multiplier, ``"gain(1e-5)"``, and no other; ``"gain"``
+        is one of any size."""
         kind, _, initial = text.removesuffix(")").partition("(")
+        if kind and not initial:
+            return self.readable and [word for word, _ in here] == [kind]
         asked = ((kind, number_of(initial, self.scope)),) if kind else ()
         return (
             self.readable
@@ -394,6 +398,10 @@ def _forms(
         yield _weighed(weighed)
     if attending := [s for s in steps if s.form.logits is not None and s.branch.head]:
         yield _scored(attending)
+    if scored := [s for s in steps if s.form.scored is not None]:
+        yield scored_finding([(s.branch, s.form) for s in scored])
+        if any(s.form.temperature is not None for s in scored):
+            yield temperature_finding([(s.branch, s.form) for s in scored], parameters)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
         yield _learned([(s, s.form.learned or "", s.branch.learned) for s in learned], "branches")
     if carried := [s for s in steps if s.form.carried is not None]:
@@ -411,7 +419,7 @@ def _forms(
     shifted = [s.branch for s in steps if s.form.shifts]
     if shifted:
         # Of attention the whole sub-layer is shifted, not its output layer apart.
-        layers = [w for branch in shifted for w in branch.weights if w.role != "output"]
+        layers = [w for b in shifted for w in b.weights if w.role != "output" and not w.table]
         for what, number, of in (
             ("weight layers of branches with a scalar bias in front",
              sum(w.shifted for w in layers), len(layers)),

@@ -6,6 +6,7 @@ from typing import Final
 
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.recipes.admin import ADMIN, ADMIN_CONSTANT
+from depthgauge.recipes.admin_profile import ADMIN_PROFILE
 from depthgauge.recipes.completep import COMPLETEP
 from depthgauge.recipes.deepnorm import DEEPNORM
 from depthgauge.recipes.deepscalelm import DEEPSCALELM
@@ -31,6 +32,8 @@ from depthgauge.recipes.mup import MUP
 from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.placements import PLACEMENTS
+from depthgauge.recipes.qk_norm import QK_NORM, QK_NORM_LAYERNORM, QK_NORM_RMSNORM
+from depthgauge.recipes.residual import RESIDUAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.sigma_reparam import SIGMA_REPARAM
@@ -79,13 +82,24 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         DEEPNORM,
         ADMIN,
         ADMIN_CONSTANT,
+        ADMIN_PROFILE,
         SUB_LN,
         LAYERNORM_SCALING,
         MIX_LN,
+        RESIDUAL,
         DYT,
         DERF,
     ),
-    "a Transformer": (GPT2, T_FIXUP, DT_FIXUP, DEEPSCALELM, SMALLINIT),
+    "a Transformer": (
+        GPT2,
+        T_FIXUP,
+        DT_FIXUP,
+        DEEPSCALELM,
+        SMALLINIT,
+        QK_NORM,
+        QK_NORM_LAYERNORM,
+        QK_NORM_RMSNORM,
+    ),
     "activations in series, which their constants shape for one depth": (DKS, TAT),
     "a base width or depth at which the rates were found": (MUP, DEPTH_MUP, COMPLETEP),
     "numbers of size 1, in the forward pass in place of the weights": (UNIT_SCALING, U_MUP),

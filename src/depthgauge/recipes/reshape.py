@@ -94,7 +94,7 @@ def _check(block: Block, before: Count, after: Count, forms: Sequence[Form], wai
     right = after.m == before.m and len(branches) == len(forms) and not waiting
     for branch, form in zip(branches, forms, strict=False):
         if form.norms is not None:
-            right = right and set(branch.norm_at) == set(form.norms)
+            right = right and {at for at, _ in branch.norms} == set(form.norms)
     if not right:
         raise NetworkError(
             f"the form of '{block}' cannot be changed: its sums are no skip plus branches such as "
@@ -254,7 +254,9 @@ class _Reshape:
         core = term.core
         if form.norms is not None:
             core = self._without_norms(core)
-        if form.logits is not None:
+        if form.scored is not None:
+            core = self._branch_with(core, _with_scored(form.scored, form.temperature))
+        elif form.logits is not None:
             core = self._branch_with(core, _with_logits(parse_scalar(form.logits, ("d",))))
         if form.biased:
             core = self._branch_with(core, _with_bias)
@@ -391,6 +393,17 @@ def _between(numbers: Iterator[tuple[str, str | None]]) -> Callable[[Node], Node
     return rule
 
 
+def _with_scored(kind: str, temperature: str | None) -> Callable[[Node], Node]:
+    """Attention with norms of queries and keys: by their length, times a learned number; else by
+    the usual 1/sqrt(d)."""
+    scale = None if temperature is None else _scalar(temperature, ONE)
+
+    def rule(node: Node) -> Node:
+        return replace(node, norm=kind, scale=scale) if isinstance(node, Attention) else node
+
+    return rule
+
+
 def _same(node: Node) -> Node:
     return node
 
@@ -433,10 +446,11 @@ def _scalar(text: str | None, other: Scalar) -> Scalar:
 
 
 def _learned(text: str) -> tuple[Value, ...]:
-    """``"scalar(0)"`` or ``"gain(1e-5)"``; nothing for ``""``."""
+    """``"scalar(0)"`` or ``"gain(1e-5)"``, ``"gain"`` at 1; nothing for ``""``."""
     if not text:
         return ()
     word, _, initial = text.removesuffix(")").partition("(")
+    initial = initial or "1"
     made = LearnedGain if word == "gain" else LearnedScalar
     return (made(_scalar(initial, ONE)),)
 

@@ -85,7 +85,7 @@ class Form:
 
     ``skip``, ``factor``: fixed numbers in front of the skip and of the branch, ``"1/sqrt(2)"``.
     ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing;
-    ``carried``: the same in front of the skip.
+    ``carried``: the same in front of the skip; ``"gain"`` where data say what it begins with.
     ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
     be, one at each place, but for norms of queries and keys; ``inner``: in front of the last weight
     layer; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
@@ -97,6 +97,9 @@ class Form:
     ``inlet_mistakes``: each (text, words); ``misplaced``: places of norms that are met in place of
     these, each (places, words). ``logits``: the number that products of queries and keys are
     multiplied by, in ``d``, the features of a head; ``logits_mistakes``: each (text, words).
+    ``scored``: the kind of the norm of queries and of keys over the features of each head, values
+    having none; ``temperature``: what the learned number begins with that multiplies the products
+    too, its ``temperature_mistakes`` each (text, words).
     """
 
     skip: str | None = None
@@ -114,6 +117,9 @@ class Form:
     carried: str | None = None
     logits: str | None = None
     logits_mistakes: tuple[tuple[str, str], ...] = ()
+    scored: str | None = None
+    temperature: str | None = None
+    temperature_mistakes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from depthgauge.errors import NetworkError
 
 __all__ = [
+    "Around",
     "Entered",
     "Left",
     "PerChannel",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-class _Around(nn.Module):
+class Around(nn.Module):
     """A module that holds another, and what is asked of it and it has not, it asks that one:
     ``nn.TransformerEncoder`` reads ``self_attn.batch_first``. ``module`` is set last: parameters of
     the same names would be taken for the other's."""
@@ -58,7 +59,7 @@ class Times(nn.Module):
         return f"{self.number:g}"
 
 
-class Shifted(_Around):
+class Shifted(Around):
     """``module(x + bias)``, one learned number that begins at 0."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -70,7 +71,7 @@ class Shifted(_Around):
         return _entering(self.module, lambda y: y + self.bias, given, options)
 
 
-class Entered(_Around):
+class Entered(Around):
     """``module(before(x))``; layers that read one tensor may share ``before``."""
 
     def __init__(self, module: nn.Module, before: nn.Module) -> None:
@@ -97,7 +98,7 @@ def _entering(
     return module(*(changed if a is x else a for a in given), **named)
 
 
-class Left(_Around):
+class Left(Around):
     """``after(module(...))``."""
 
     def __init__(self, module: nn.Module, after: nn.Module) -> None:
@@ -108,7 +109,7 @@ class Left(_Around):
         return _first(self.module(*given, **options), self.after)
 
 
-class Weighed(_Around):
+class Weighed(Around):
     """``number * W x + bias`` of a linear layer, whose bias keeps its size."""
 
     def __init__(self, module: nn.Linear, number: float) -> None:
@@ -124,7 +125,7 @@ class Weighed(_Around):
         return f"{self.number:g}"
 
 
-class Transformed(_Around):
+class Transformed(Around):
     """``gamma * (module(alpha * x + beta) + delta)``, fixed numbers."""
 
     def __init__(
@@ -143,7 +144,7 @@ class Transformed(_Around):
         return "alpha={:g}, beta={:g}, gamma={:g}, delta={:g}".format(*numbers)
 
 
-class Scaled(_Around):
+class Scaled(Around):
     """``scale * module(...)``, and ``+ bias`` where there is one: learned numbers."""
 
     def __init__(self, module: nn.Module, scale: float = 1.0, bias: bool = True) -> None:
@@ -160,7 +161,7 @@ class Scaled(_Around):
         return _first(self.module(*given, **options), change)
 
 
-class PerChannel(_Around):
+class PerChannel(Around):
     """``gain * module(...)``, a learned number for each channel of axis ``axis``."""
 
     def __init__(self, module: nn.Module, gain: float, width: int, axis: int = -1) -> None:

@@ -29,14 +29,22 @@ from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import Bends, bends_of
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
-from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
+from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of
 from depthgauge.trace.graph import Graph, Value, common_path
-from depthgauge.trace.heads import ROLES, averaged, before_scores, projections
+from depthgauge.trace.heads import (
+    ROLES,
+    averaged,
+    before_scores,
+    crossing,
+    normed_operands,
+    projections,
+)
 from depthgauge.trace.logits import around, logits, outlet
-from depthgauge.trace.norms import spelled_kind
+from depthgauge.trace.norms import by_length, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
+from depthgauge.trace.second import Second
 from depthgauge.trace.streams import Branch, Link, region
 
 __all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout", "rows_of"]
@@ -81,6 +89,12 @@ class Weight:
     called: str = ""
     front: float = 1.0
     behind: float = 1.0
+
+    @property
+    def table(self) -> bool:
+        """Whether it is only looked up, as the table of distances that attention's scores are
+        shifted by: no layer."""
+        return self.looked_up and not self.fan_in
 
     @property
     def owner(self) -> str:
@@ -179,7 +193,11 @@ class Residual:
     identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
     is switched off. ``logits``: the fixed number that products of queries and keys are
     multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
-    ``queries`` the module that makes queries and nothing else, ``""`` where none does.
+    ``queries`` the module that makes queries and nothing else, ``""`` where none does, ``keys`` how
+    many each query is held against, ``temperatures`` the learned numbers that multiply those
+    products too; ``scored``: of each norm between the projections and the products of attention
+    the role of what it norms (query, key or value), its kind (``l2`` that by the length), and over
+    how many numbers.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
     multiplied by (``"product"``), and which of the two.
     """
@@ -210,6 +228,9 @@ class Residual:
     head: int = 0
     queries: str = ""
     numbers: tuple[tuple[str, str], ...] = ()
+    keys: int = 0
+    temperatures: tuple[str, ...] = ()
+    scored: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def projected(self) -> bool:
@@ -234,7 +255,8 @@ class Layout:
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
     counted, the paths of all parameters, the fixed number around each head, the activations one by
-    one, and the tables whose rows attention averages beside its values (of relations)."""
+    one, the tables whose rows attention averages beside its values (of relations), and the second
+    streams beside post-norm ones."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -253,6 +275,7 @@ class Layout:
     outlets: tuple[float, ...] = ()
     bends: Bends = field(default_factory=Bends)
     averaged: tuple[str, ...] = ()
+    second: tuple[Second, ...] = ()
 
     @property
     def L(self) -> int:
@@ -310,7 +333,7 @@ def layout(model: nn.Module, batch: Any) -> Layout:
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
     graph, roles = analysis.graph, analysis.roles
-    parts, tables, scored = projections(roles), looked_up(analysis), before_scores(roles)
+    parts, tables, scored = projections(roles), _tables(graph), before_scores(roles)
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
@@ -370,12 +393,13 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         idle=tuple(dict.fromkeys(graph.path(i) for i in idle)),
         every=tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms)),
         ends=tuple(_end(analysis, track, sums) for track in analysis.tracks if track.stream.links),
-        tables=_tables(graph),
+        tables=tables,
         uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
         parameters=tuple(parameters),
         outlets=tuple(_outlet(analysis, weight) for weight in heads),
         bends=bends_of(analysis, readings),
         averaged=averaged(roles),
+        second=analysis.second,
     )
 
 
@@ -528,7 +552,7 @@ class _Row:
     readings: Readings
     parts: Mapping[int, Mapping[str, tuple[int, ...] | None]]
     order: Sequence[int]
-    tables: frozenset[int]  # parameters that embeddings read
+    tables: Collection[str]  # parameters that embeddings read
     scored: Collection[int]  # values between projections and the scores of attention
 
     def residual(
@@ -574,7 +598,22 @@ class _Row:
             head=scored.head,
             queries=self.analysis.graph.path(scored.queries) if scored.queries >= 0 else "",
             numbers=self._learned_numbers(branch, link),
+            keys=scored.keys,
+            temperatures=scored.learned,
+            scored=self._scored(),
         )
+
+    def _scored(self) -> tuple[tuple[str, str, int], ...]:
+        """Role, kind and width of the norms between projections and the products of attention."""
+        found = []
+        for role, i in normed_operands(self.analysis.roles, self.order):
+            norm = _normed(self.analysis, i, "query-key", _Form())
+            kind, width = norm.kind, norm.width
+            if length := by_length(self.analysis.roles, i):
+                kind = "l2" if length[0] == -1 else f"l2 over axis {length[0]}"
+                width = length[1]
+            found.append((role, kind, width))
+        return tuple(dict.fromkeys(found))
 
     def _learned_numbers(self, branch: Branch, link: Link) -> tuple[tuple[str, str], ...]:
         graph, found = self.analysis.graph, []
@@ -688,12 +727,13 @@ class _Row:
         return found
 
     def weights(self, begin: int = -1) -> tuple[Weight, ...]:
-        """The weights; those of a layer that is several, as attention, in its order."""
+        """The weights; those of a layer that is several, as attention, in its order; of attention
+        to another stream also those of its keys and values."""
         roles, values = self.analysis.roles, self.analysis.graph.values
         after: dict[int, int] = {}  # weight layers between a value and the region's end
         entered = self._entered(begin)
         found: list[list[Weight]] = []
-        for i in reversed(self.order):
+        for i in sorted({*self.order, *crossing(roles, self.order)}, reverse=True):
             behind, layers = after.get(i, 0), roles.layers(i)
             held = _held(self.analysis, i) if layers else []
             row = []
@@ -745,7 +785,7 @@ class _Row:
             found,
             groups=groups,
             bias=bias_of(self.analysis, value, place),
-            looked_up=value.inputs[place] in self.tables,
+            looked_up=path in self.tables,
             called=self.analysis.graph.path(value.index),
             front=front,
             behind=behind,

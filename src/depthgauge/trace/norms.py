@@ -34,7 +34,7 @@ from depthgauge.trace.statistic import (
     statistic,
 )
 
-__all__ = ["gained", "norm", "scalenorm", "shifted", "spelled_kind"]
+__all__ = ["by_length", "gained", "norm", "scalenorm", "shifted", "spelled_kind"]
 
 #: The names of a state's axes, by how many there are.
 _AXES: Final[Mapping[int, tuple[str, ...]]] = {
@@ -214,6 +214,16 @@ def spelled_kind(roles: Roles, i: int) -> str:
     return "batchnorm" if len(s.axes) == size - 1 and 0 in s.axes else ""
 
 
+def by_length(roles: Roles, i: int) -> tuple[int, ...]:
+    """The axis, from the right, over which value ``i`` is divided by its length, ``x / |x|``, and
+    how many numbers lie on it; ``()`` of another value."""
+    value, sight = roles.values[i], Values(roles)
+    s = _normalised(sight, value) if value.name == "normalize" else _divisor(sight, value)[0]
+    if s is None or s.centred or len(s.axes) != 1 or not s.length:
+        return ()
+    return s.axes[0] - len(roles.values[s.of].shape), s.count
+
+
 def scalenorm(region: Region, i: int, gain: Value) -> Norm | None:
     """``g x / max(|x|, eps)`` with value ``i`` as the quotient and ``gain`` as ``g``, or None."""
     if not isinstance(gain, LearnedScalar) or region.roles.norm_of(i) is None:
@@ -237,7 +247,7 @@ def _by_length(region: Region, s: Statistic, gain: Value) -> Norm | None:
     return _made("scalenorm", region.value(s.of), options)
 
 
-def _normalised(region: Region, value: Traced) -> Statistic | None:
+def _normalised(region: Sight, value: Traced) -> Statistic | None:
     """``F.normalize`` as the quotient that it is."""
     x, axis = plain(region, value.inputs[0]), argument(value, 2, ("dim",), 1)
     eps = argument(value, 3, ("eps",), 1e-12)
