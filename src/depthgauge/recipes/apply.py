@@ -28,6 +28,7 @@ from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.network.spec import Network
 from depthgauge.recipes.audit import counted_finding
+from depthgauge.recipes.inside import headed
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
@@ -169,7 +170,7 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     if given or moved:
         found = layout(copied, batch)
         plan = rules.plan(found)
-    work = _Work(copied, found, plan)
+    work = _Work(copied, headed(found, plan), plan)
     work.changes += [f"{len(given)} layers with a bias put in"] if given else []
     work.changes += [f"norms moved in {moved} of PyTorch's layers"] if moved else []
     work.left += [f"'{path}' has no bias, and none can be put in" for path in bare

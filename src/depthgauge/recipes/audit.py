@@ -26,9 +26,10 @@ from torch.optim import Optimizer
 
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import options_of, rms_of
+from depthgauge.recipes.clipping_held import Clip, clipping_held
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.first_steps import first_gradients
-from depthgauge.recipes.inside import counted, effective
+from depthgauge.recipes.inside import counted, effective, headed, scaled_biases
 from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import (
@@ -100,13 +101,15 @@ def audit(
     recipe: str | Recipe,
     optimizer: Optimizer | None = None,
     loss: Callable[..., Any] | None = None,
+    clip: Clip | None = None,
 ) -> Audit:
     """Hold a module to a recipe, by name or as one. The model is left as it was.
 
     ``optimizer``: held to the recipe's groups. ``loss``: of which the gradients of the first steps
-    are taken; without one a fixed random cotangent's. Raises SpecificationError for a name that no
-    recipe has, NetworkError for a network that the recipe does not cover or that cannot be run,
-    ModelError when the model raises.
+    are taken; without one a fixed random cotangent's. ``clip(model)``, which clips the gradients of
+    the model that it is given: held to adaptive clipping, on a copy. Raises
+    SpecificationError for a name that no recipe has, NetworkError for a network that the recipe
+    does not cover or that cannot be run, ModelError when the model raises.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     found = layout(model, batch)
@@ -120,12 +123,14 @@ def audit(
         findings += _woken(model, batch, plan.wakes, loss)
     if optimizer is not None:
         findings += groups_held(model, plan, optimizer)
+    if clip is not None:
+        findings += clipping_held(model, batch, clip)
     return Audit(rules.name, found.L, found.m, tuple(findings))
 
 
 def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     """What the weights and the equations of a model say, without another pass."""
-    parameters = dict(model.named_parameters())
+    found, parameters = headed(found, plan), dict(model.named_parameters())
     weights = effective(model, parameters)
     for rule in plan.rules:
         if rule.targets:
@@ -144,7 +149,7 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         yield _multiplied(found, plan.outlet)
     if plan.final is not None and found.ends:
         yield _final(found, plan)
-    for count in (*counted(found, plan), *plan.counts):
+    for count in (*counted(found, plan), *scaled_biases(parameters, plan.scales), *plan.counts):
         yield counted_finding(count)
 
 
@@ -549,6 +554,9 @@ def _multiplied(found: Layout, outlet: str) -> Finding:
     if not all(right):
         at = right.index(False)
         said += f"; '{found.heads[at].path}' has {found.outlets[at]:.4g}"
+        said += (
+            ": on the path that this batch takes it is missing" if found.outlets[at] == 1 else ""
+        )
     return Finding("multipliers of heads", sum(right), len(right), said)
 
 

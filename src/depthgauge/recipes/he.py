@@ -21,7 +21,7 @@ MISTAKES: Final = (
     TORCH,
     ("lecun", "a gain of 1, where ReLU takes sqrt(2)"),
     ("xavier", "Xavier"),
-    ('he(mode="fan_out")', "of the fan out"),
+    ('he(mode="fan_out")', "of the fan out, or of a weight that was read as (in, out)"),
     ("he(gain=2)", "the gain squared: the square root was left out"),
 )
 

@@ -23,7 +23,7 @@ _MISTAKES = (
     ("lecun(gain=3/4)", "a gain of 3/4, PyTorch's for SELU, which leaves the fixed point"),
     ("he", "He, which is ReLU's"),
     ("xavier", "Xavier, of both fans"),
-    ('he(mode="fan_out", gain=1)', "of the fan out"),
+    ('he(mode="fan_out", gain=1)', "of the fan out, or of a weight that was read as (in, out)"),
 )
 
 

@@ -149,7 +149,8 @@ class Plan:
     ``final``: the kind of the norm between a stream's last sum and the layer that reads it
     (``""``: whatever kind is there, ``"none"``: no norm). ``everywhere``: the kind that takes the
     place of every norm, also of those that stand in no branch. ``outlet``: the fixed number around
-    each head. ``adaptive``: the groups' rates are for Adam and its like.
+    each head. ``adaptive``: the groups' rates are for Adam and its like. ``scales``: weights that
+    the recipe scales, each with its factor, whose biases it leaves at PyTorch's size or at zero.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -163,6 +164,7 @@ class Plan:
     everywhere: str | None = None
     outlet: str | None = None
     adaptive: bool = False
+    scales: tuple[tuple[Weight, float], ...] = ()
 
 
 @dataclass(frozen=True)

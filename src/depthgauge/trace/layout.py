@@ -177,7 +177,8 @@ class Residual:
     multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
     ``queries`` the module that makes queries and nothing else, ``""`` where none does.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
-    multiplied by (``"product"``), and which of the two.
+    multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
+    ``factor`` that multiplies the sum itself, on the way to what the stream passes on.
     """
 
     stream: str
@@ -206,6 +207,7 @@ class Residual:
     head: int = 0
     queries: str = ""
     numbers: tuple[tuple[str, str], ...] = ()
+    behind: float = 1.0
 
     @property
     def projected(self) -> bool:
@@ -540,6 +542,7 @@ class _Row:
             head=scored.head,
             queries=self.analysis.graph.path(scored.queries) if scored.queries >= 0 else "",
             numbers=self._learned_numbers(branch, link),
+            behind=after_sum(roles, link.after, link.merge.value),
         )
 
     def _learned_numbers(self, branch: Branch, link: Link) -> tuple[tuple[str, str], ...]:
@@ -770,6 +773,8 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
     axis = 1 - len(value.shape) if second else -1
     width = value.shape[axis] if value.shape else 1
+    if kind == "scalenorm" and not gain:  # multiplied before it divides
+        gain = next((path for j in value.inputs for path in _numbers(analysis, j)), "")
     bounded = kind in ("dyt", "derf") and value.inputs
     numbers = _numbers(analysis, value.inputs[0]) if bounded else ()
     return Normed(at, kind, graph.path(i), gain, width, numbers, axis, offset=offset)
