@@ -151,7 +151,10 @@ def _line(found: Audit | Guess) -> str:
 
     if not isinstance(found, Audit):
         named = found.named
-        return f"audit: its numbers agree with {named.name if named else 'no recipe'}"
+        if named is None:
+            return "audit: its numbers agree with no recipe"
+        alike = f", and as well with {' and '.join(found.alike)}" if found.alike else ""
+        return f"audit: its numbers agree with {named.name}{alike}"
     broken = sum(not finding.holds for finding in found.findings)
     if found.holds:
         return f"audit: {found.recipe} holds"
@@ -186,12 +189,16 @@ def _candidates(found: Guess, console: Console) -> None:
 
     agreeing = [c for c in found.candidates if c.agrees]
     for candidate in [*agreeing, *[c for c in found.candidates if not c.agrees][:_SHOWN]]:
-        words = "agrees" if candidate.agrees else f"{100 * candidate.share:.0f} per cent of it"
+        of = "what shows of it" if candidate.bare else "it"
+        words = "agrees" if candidate.agrees else f"{100 * candidate.share:.0f} per cent of {of}"
         plain(console, f"{candidate.recipe.name}: {words}", "bold")
-        speaking = [("for", f) for f in candidate.findings if f.holds]
-        speaking += [("against", f) for f in candidate.findings if not f.holds]
-        for word in ("for", "against"):
-            lines = [finding.said for side, finding in speaking if side == word]
+        speaking = [("for" if f.holds else "against", f.said) for f in candidate.findings]
+        for doubt in candidate.doubts:  # which has a line of its own
+            speaking = [(word, said.replace(f"; {doubt}", "")) for word, said in speaking]
+        speaking += [("against", candidate.bare)] if candidate.bare else []
+        speaking += [("doubt", doubt) for doubt in candidate.doubts]
+        for word in ("for", "against", "doubt"):
+            lines = [said for side, said in speaking if side == word]
             for line in lines[:_LINES]:
                 paragraph(console, f"{word}: {line}", indent="  ")
             if len(lines) > _LINES:

@@ -279,7 +279,7 @@ class _Work:
                 if target.raw:
                     self._standardise(target)
             if rule.targets:
-                self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.law}")
+                self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.told}")
 
     def _standardise(self, target: Target) -> None:
         """Have the module compute its weight at each pass, so that the law outlives the steps."""

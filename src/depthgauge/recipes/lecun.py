@@ -32,8 +32,9 @@ def _mistakes(weight: Weight) -> tuple[tuple[str, str], ...]:
 
 
 def _plan(layout: Layout) -> Plan:
-    law = f"1 / sqrt(fan in){derived_for(layout, ('selu', 'identity'), 'SELU')}"
-    return of_every_layer(layout, layout.layers, lambda _: "lecun", law, _mistakes)
+    doubt = derived_for(layout, ("selu", "identity"), "SELU")
+    law = "1 / sqrt(fan in)"
+    return of_every_layer(layout, layout.layers, lambda _: "lecun", law, _mistakes, doubt=doubt)
 
 
 LECUN = Recipe(

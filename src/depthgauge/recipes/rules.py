@@ -70,11 +70,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Rule:
-    """A group of weights under one law, in words with its numbers."""
+    """A group of weights under one law, in words with its numbers. ``doubt``: what the law is not
+    derived for and was met."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
+    doubt: str = ""
+
+    @property
+    def told(self) -> str:
+        return f"{self.law}; {self.doubt}" if self.doubt else self.law
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,7 @@ class Plan:
     place of every norm, also of those that stand in no branch. ``outlet``: the fixed number around
     each head. ``adaptive``: the groups' rates are for Adam and its like. ``scales``: weights that
     the recipe scales, each with its factor, whose biases it leaves at PyTorch's size or at zero.
+    ``bare``: why nothing that is the recipe's own shows in this network, if nothing does.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -165,6 +172,7 @@ class Plan:
     outlet: str | None = None
     adaptive: bool = False
     scales: tuple[tuple[Weight, float], ...] = ()
+    bare: str = ""
 
 
 @dataclass(frozen=True)
