@@ -19,8 +19,8 @@ OPTIONS = {
     "--labels --lr --optimizer --output --probes --quiet --rank --scalar --seed --size --tokens "
     "--until --width",
     "recipes": "--debug --help --json",
-    "audit": "--arg --debug --depth --help --init --input --json --output --quiet --recipe --seed "
-    "--width",
+    "audit": "--arg --debug --depth --help --init --input --json --optimizer --output --quiet "
+    "--recipe --seed --width",
     "compare": "--arg --batch --debug --depth --depths --help --init --input --json --output "
     "--quiet --recipes --scalar --seed --size --tokens --width",
 }

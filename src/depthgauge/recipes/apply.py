@@ -31,6 +31,7 @@ from depthgauge.recipes.audit import counted_finding
 from depthgauge.recipes.curves import bare as without_curves
 from depthgauge.recipes.curves import by_kind, changes, written
 from depthgauge.recipes.heads import with_norms
+from depthgauge.recipes.inside import headed
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
@@ -207,7 +208,7 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     if given or moved:
         found = layout(copied, batch)
         plan = rules.plan(found)
-    work = _Work(copied, found, plan)
+    work = _Work(copied, headed(found, plan), plan)
     work.changes += [f"{len(given)} layers with a bias put in"] if given else []
     work.changes += [f"norms moved in {moved} of PyTorch's layers"] if moved else []
     work.left += [f"'{path}' has no bias, and none can be put in" for path in bare
@@ -316,7 +317,7 @@ class _Work:
                 if target.raw:
                     self._standardise(target)
             if rule.targets:
-                self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.law}")
+                self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.told}")
 
     def _standardise(self, target: Target) -> None:
         """Have the module compute its weight at each pass, so that the law outlives the steps."""

@@ -26,11 +26,13 @@ from torch.optim import Optimizer
 
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import options_of, rms_of
+from depthgauge.recipes.clipping_held import Clip, clipping_held
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.first_steps import first_gradients
-from depthgauge.recipes.inside import counted, effective
+from depthgauge.recipes.inside import counted, effective, headed, scaled_biases
 from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.rounding import coarsest, of_mean, rounding
 from depthgauge.recipes.rules import (
     Count,
     Form,
@@ -46,12 +48,12 @@ from depthgauge.recipes.scored import scored_finding, temperature_finding
 from depthgauge.trace.layout import Layout, Residual, layout
 from depthgauge.trace.measuring import measure_module
 
-__all__ = ["Audit", "Finding", "audit", "counted_finding", "held"]
+__all__ = ["EXACT", "Audit", "Finding", "audit", "counted_finding", "held"]
 
 #: Whose root mean square no chance enters, and how far it may lie from the recipe's (bfloat16).
-_EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
+EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
 #: Whose mean is not that of numbers drawn one by one.
-_UNDRAWN = ("zeros", "standardised", *_EXACT)
+_UNDRAWN = ("zeros", "standardised", *EXACT)
 #: How far a fixed factor or a learned number may lie from the recipe's.
 _CLOSE = 1e-3
 
@@ -101,13 +103,15 @@ def audit(
     recipe: str | Recipe,
     optimizer: Optimizer | None = None,
     loss: Callable[..., Any] | None = None,
+    clip: Clip | None = None,
 ) -> Audit:
     """Hold a module to a recipe, by name or as one. The model is left as it was.
 
     ``optimizer``: held to the recipe's groups. ``loss``: of which the gradients of the first steps
-    are taken; without one a fixed random cotangent's. Raises SpecificationError for a name that no
-    recipe has, NetworkError for a network that the recipe does not cover or that cannot be run,
-    ModelError when the model raises.
+    are taken; without one a fixed random cotangent's. ``clip(model)``, which clips the gradients of
+    the model that it is given: held to adaptive clipping, on a copy. Raises
+    SpecificationError for a name that no recipe has, NetworkError for a network that the recipe
+    does not cover or that cannot be run, ModelError when the model raises.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     found = layout(model, batch)
@@ -122,12 +126,14 @@ def audit(
         findings += _woken(model, batch, plan.wakes, loss)
     if optimizer is not None:
         findings += groups_held(model, plan, optimizer)
+    if clip is not None:
+        findings += clipping_held(model, batch, clip)
     return Audit(rules.name, found.L, found.m, tuple(findings))
 
 
 def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     """What the weights and the equations of a model say, without another pass."""
-    parameters = dict(model.named_parameters())
+    found, parameters = headed(found, plan), dict(model.named_parameters())
     weights = effective(model, parameters)
     for rule in plan.rules:
         if rule.targets:
@@ -146,7 +152,7 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         yield _multiplied(found, plan.outlet)
     if plan.final is not None and found.ends:
         yield _final(found, plan)
-    for count in (*counted(found, plan), *plan.counts):
+    for count in (*counted(found, plan), *scaled_biases(parameters, plan.scales), *plan.counts):
         yield counted_finding(count)
 
 
@@ -162,6 +168,12 @@ def _near(rms: float, expected: float, numbers: int) -> bool:
     if expected == 0:
         return rms == 0
     return abs(rms / expected - 1) <= 5 / math.sqrt(2 * numbers) + 0.02
+
+
+def _is_constant(tensor: Tensor, value: float) -> bool:
+    """Whether all its numbers are this one, as its format can hold it."""
+    close = (_CLOSE + rounding(tensor.dtype)) * abs(value)
+    return bool(((tensor.detach().double() - value).abs() <= close).all())
 
 
 @dataclass(frozen=True)
@@ -183,9 +195,8 @@ class _Seen:
         if not self.target.sized and init == self.target.init:
             return True
         if init_of(init).kind == "constant":  # of few numbers a size would say too little
-            value = self.constant(init)
-            return bool(((self.tensor - value).abs() <= _CLOSE * abs(value)).all())
-        if init_of(init).kind in _EXACT:
+            return _is_constant(self.tensor, self.constant(init))
+        if init_of(init).kind in EXACT:
             return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
         # The size of standardised rows is no sample's.
         exact = init_of(init).kind == "standardised"
@@ -222,9 +233,10 @@ class _Seen:
         if kind == "standardised":
             row = flat.reshape(flat.shape[0], -1)
             sizes = row.square().mean(1).sqrt()
-            if float((row.mean(1).abs() / sizes).max()) > 1e-3:
+            off = of_mean(self.tensor.dtype, row.shape[1])
+            if float((row.mean(1).abs() / sizes).max()) > 1e-3 + off:
                 return "rows whose mean is not taken off, expected standardised ones"
-            if float(sizes.min()) < 0.99 * float(sizes.max()):
+            if float(sizes.min()) < (0.99 - 2 * off) * float(sizes.max()):
                 return "rows of different sizes, expected standardised ones"
         chance = 5 / math.sqrt(max(flat.numel(), 1)) + 0.02
         if kind not in _UNDRAWN and abs(float(flat.mean())) > self.rms * chance:
@@ -256,7 +268,7 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
         once = sum(
             s.target.raw != "" and ".parametrizations." not in s.target.weight.path for s in seen
         )
-        said = f"{rule.group}: {rule.law}"
+        said = f"{rule.group}: {rule.told}"
         said += (
             f"; {once} of {len(seen)} at the start alone, no parametrisation keeps it"
             if once
@@ -273,14 +285,14 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
     ratio = _ratio(wrong)
     values = [s.rms for s in wrong]
     if all(init_of(s.target.init).kind == "constant" for s in wrong):
-        said = f"{head}{wrong[0].farthest:.4g}, expected {rule.law}"
+        said = f"{head}{wrong[0].farthest:.4g}, expected {rule.told}"
     elif ratio == 0:
-        said = f"{head}zero, expected {rule.law}"
+        said = f"{head}zero, expected {rule.told}"
     elif len({round(s.expected, 12) for s in wrong}) == 1 and max(values) < 1.2 * min(values):
         mean = math.fsum(values) / len(values)
         said = f"{head}std {_four(mean)}, expected {_four(wrong[0].expected)} ({ratio:.2g} times)"
     else:
-        said = f"{head}std {ratio:.3g} times the expected one ({rule.law})"
+        said = f"{head}std {ratio:.3g} times the expected one ({rule.told})"
     why = _mistake(wrong)
     return Finding(rule.group, right, len(seen), said + (f": {why}" if why else path), ratio)
 
@@ -347,6 +359,7 @@ class _Step:
     branch: Residual
     form: Form
     scope: Mapping[str, float]
+    close: float = _CLOSE
 
     def number(self, text: str | None, other: float) -> float:
         return other if text is None else number_of(text, self.scope)
@@ -366,7 +379,7 @@ class _Step:
             self.readable
             and len(asked) == len(here)
             and all(
-                a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
+                a == b and math.isclose(x, y, rel_tol=self.close, abs_tol=1e-12)
                 for (a, x), (b, y) in zip(asked, here, strict=True)
             )
         )
@@ -389,8 +402,9 @@ def _forms(
     found: Layout, forms: Sequence[Form], parameters: Mapping[str, Tensor], once: bool
 ) -> Iterator[Finding]:
     """``once``: whether one norm is to stand at each place, or as many as there are."""
+    close = _CLOSE + coarsest(parameters.values())
     steps = [
-        _Step(branch, form, scope_of(found, branch))
+        _Step(branch, form, scope_of(found, branch), close)
         for branch, form in zip(found.branches, forms, strict=False)
     ]
     weighed = [s for s in steps if s.form.skip is not None or s.form.factor is not None]
@@ -558,6 +572,9 @@ def _multiplied(found: Layout, outlet: str) -> Finding:
     if not all(right):
         at = right.index(False)
         said += f"; '{found.heads[at].path}' has {found.outlets[at]:.4g}"
+        said += (
+            ": on the path that this batch takes it is missing" if found.outlets[at] == 1 else ""
+        )
     return Finding("multipliers of heads", sum(right), len(right), said)
 
 
@@ -565,10 +582,7 @@ def _gains(
     gains: Sequence[tuple[str, float, str]], wanted: int, parameters: Mapping[str, Tensor]
 ) -> Finding:
     """Gains of norms that are to begin at a number."""
-    right = [
-        bool(path) and bool(((parameters[path] - value).abs() <= _CLOSE * abs(value)).all())
-        for path, value, _ in gains
-    ]
+    right = [bool(path) and _is_constant(parameters[path], value) for path, value, _ in gains]
     value = f"{gains[0][1]:g}" if gains else "a number"
     said = f"{sum(right)} of {wanted} gains of norms begin at {value}"
     if not all(right):

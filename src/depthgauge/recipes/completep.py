@@ -16,7 +16,7 @@ from typing import Final
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import TORCH
-from depthgauge.recipes.mup import LOGITS_MISTAKES, head_rule, matrices, width_of
+from depthgauge.recipes.mup import LOGITS_MISTAKES, bare, head_rule, matrices, width_of
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout
 
@@ -64,6 +64,7 @@ def plan_of(
         groups=groups,
         outlet=f"{base_width}/n",
         adaptive=True,
+        bare=bare(layout, width, base_width) if layout.blocks == base_depth else "",
     )
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from depthgauge.recipes.rules import Around, Count, Form, Plan, number_of, scope_of
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.layout import Layout, Residual, Weight
 
-__all__ = ["counted", "effective"]
+__all__ = ["counted", "effective", "headed", "scaled_biases"]
 
 _CLOSE: Final = 1e-3
 _ORIGINAL: Final = ".original"
@@ -29,6 +30,19 @@ def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
             if weight.shape == parameters[path].shape:
                 found[path] = weight
     return found
+
+
+def headed(layout: Layout, plan: Plan) -> Layout:
+    """The layout, where a recipe gives heads a fixed number with the one that stands behind the
+    last sum of a stream as the head's alone: between the two it could be either's."""
+    if plan.outlet is None:
+        return layout
+    last = {branch.stream: branch for branch in layout.branches}
+    rows = []
+    for branch in layout.branches:
+        by = branch.behind if branch is last[branch.stream] and branch.behind else 1.0
+        rows.append(replace(branch, skip=branch.skip / by, factor=branch.factor / by))
+    return replace(layout, branches=tuple(rows))
 
 
 def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
@@ -68,6 +82,30 @@ def _surrounded(rows: Sequence[Around]) -> Count:
                 why += f": {words}"
                 break
     return Count("weight layers between their numbers", len(rows) - len(wrong), len(rows), why)
+
+
+def scaled_biases(
+    parameters: Mapping[str, Tensor], scales: Sequence[tuple[Weight, float]]
+) -> Iterator[Count]:
+    """Biases that have the size of PyTorch's, ``1/sqrt(3 fan_in)``, times the factor of their
+    weights; nothing where all are zero, or where so few numbers fit the size itself as well."""
+    own, both, biases = [], [], 0
+    for weight, factor in scales:
+        if not weight.bias or not weight.fan_in:
+            continue
+        bias = parameters[weight.bias].detach().double()
+        bias = bias if weight.rows is None else bias[list(weight.rows)]
+        if bool(bias.any()):
+            biases += 1
+            own.append(bias * math.sqrt(3 * weight.fan_in))
+            both.append(own[-1] / factor)
+    if not biases:
+        return
+    plain, scaled = (float(torch.cat(part).square().mean().sqrt()) for part in (own, both))
+    near = 5 / math.sqrt(2 * sum(map(len, own))) + 0.02
+    wrong = abs(scaled - 1) <= near < abs(plain - 1)
+    why = "a filter by names such as 'fc1' catches 'fc1.bias' too"
+    yield Count("biases scaled as their weights are", biases if wrong else 0, 0, why)
 
 
 def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:

@@ -297,6 +297,8 @@ class _Reshape:
         options |= {name: affine[name] for name in ("gain", "bias") if "bias" in affine}
         if kind in ("dyt", "derf") and isinstance(options["gain"], SCALARS):
             options["gain"] = ONE
+        if kind == "scalenorm":
+            options["gain"] = NORMS[kind]["gain"]
         return _gained(Norm(kind, value, tuple(options.items())), form.gains.get(place))
 
     def _without_norms(self, core: Value) -> Value:

@@ -72,11 +72,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Rule:
-    """A group of weights under one law, in words with its numbers."""
+    """A group of weights under one law, in words with its numbers. ``doubt``: what the law is not
+    derived for and was met."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
+    doubt: str = ""
+
+    @property
+    def told(self) -> str:
+        return f"{self.law}; {self.doubt}" if self.doubt else self.law
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,9 @@ class Plan:
     each head. ``adaptive``: the groups' rates are for Adam and its like. ``curves``: what each
     activation becomes, in the layout's order, or none; norms go. ``inside``: where no branch is to
     have a norm, those that stand in none stay. ``around``: fixed numbers in front of weight layers
-    and behind them.
+    and behind them. ``scales``: weights that the recipe scales, each with its factor, whose biases it
+    leaves at PyTorch's size or at zero. ``bare``: why nothing that is the recipe's own shows in this
+    network, if nothing does.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -202,6 +210,8 @@ class Plan:
     curves: tuple[Curve, ...] = ()
     inside: bool = False
     around: tuple[Around, ...] = ()
+    scales: tuple[tuple[Weight, float], ...] = ()
+    bare: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.rounding import wide
 
 __all__ = [
     "Around",
@@ -186,7 +187,8 @@ class Standardised(nn.Module):
 
         g gain (w - mean) / sqrt(max(fan_in var, 1e-4))
 
-    mean and variance over what enters one output; ``g`` is learned, one an output, from 1 on.
+    mean and variance over what enters one output; ``g`` is learned, one an output, from 1 on. A
+    weight of a narrow format is standardised in float32 and rounded once.
     """
 
     def __init__(self, outputs: int, gain: float, axis: int = 0) -> None:
@@ -196,10 +198,10 @@ class Standardised(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         turned = weight.transpose(0, self.axis) if self.axis else weight
-        flat = turned.flatten(1)
+        flat = wide(turned.flatten(1))
         variance, mean = torch.var_mean(flat, 1, correction=0, keepdim=True)
         scale = torch.rsqrt((variance * flat.shape[1]).clamp_min(1e-4)) * self.number
-        whole = ((flat - mean) * (scale * self.gain[:, None])).view_as(turned)
+        whole = ((flat - mean) * (scale * self.gain[:, None])).to(weight.dtype).view_as(turned)
         return whole.transpose(0, self.axis) if self.axis else whole
 
     def extra_repr(self) -> str:

@@ -199,7 +199,8 @@ class Residual:
     the role of what it norms (query, key or value), its kind (``l2`` that by the length), and over
     how many numbers.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
-    multiplied by (``"product"``), and which of the two.
+    multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
+    ``factor`` that multiplies the sum itself, on the way to what the stream passes on.
     """
 
     stream: str
@@ -231,6 +232,7 @@ class Residual:
     keys: int = 0
     temperatures: tuple[str, ...] = ()
     scored: tuple[tuple[str, str, int], ...] = ()
+    behind: float = 1.0
 
     @property
     def projected(self) -> bool:
@@ -601,6 +603,7 @@ class _Row:
             keys=scored.keys,
             temperatures=scored.learned,
             scored=self._scored(),
+            behind=after_sum(roles, link.after, link.merge.value),
         )
 
     def _scored(self) -> tuple[tuple[str, str, int], ...]:
@@ -851,6 +854,8 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
     axis = 1 - len(value.shape) if second else -1
     width = value.shape[axis] if value.shape else 1
+    if kind == "scalenorm" and not gain:  # multiplied before it divides
+        gain = next((path for j in value.inputs for path in _numbers(analysis, j)), "")
     bounded = kind in ("dyt", "derf") and value.inputs
     numbers = _numbers(analysis, value.inputs[0]) if bounded else ()
     return Normed(at, kind, graph.path(i), gain, width, numbers, axis, offset=offset)

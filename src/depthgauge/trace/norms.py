@@ -202,8 +202,10 @@ def spelled_kind(roles: Roles, i: int) -> str:
     """The kind of a norm that is written out, by its own values, also where no state tells the
     axis of channels; ``""`` where only that would (groups, places of an image)."""
     s, _ = _divisor(Values(roles), roles.values[i])
-    if s is None or s.floor:
+    if s is None:
         return ""
+    if s.floor:
+        return "scalenorm" if s.length and s.axes == (len(roles.values[s.of].shape) - 1,) else ""
     if not s.centred:
         return "rmsnorm"
     of = roles.values[s.of]
@@ -267,14 +269,16 @@ def _divisor(region: Sight, value: Traced) -> tuple[Statistic | None, tuple[int,
     dividing = value.name in _QUOTIENTS
     left, right = value.inputs
     for x, by in ((left, right),) if dividing else ((left, right), (right, left)):
-        s = statistic(region, by) if region.values[by].data else None
-        if s is None or not s.rooted or s.inverse == dividing or not beside(region, by, x, s.axes):
+        over, learned_over = (by, None) if dividing else _numerator(region, by)
+        s = statistic(region, over) if region.values[over].data else None
+        divides = dividing or learned_over is not None
+        if s is None or not s.rooted or s.inverse == divides or not beside(region, by, x, s.axes):
             continue
         at = plain(region, x)
-        factors: list[int] = []
+        factors = [] if learned_over is None else [learned_over]
         while True:
-            over = centre(region, at, s.axes) if s.centred else at
-            if over == s.of:
+            inside = centre(region, at, s.axes) if s.centred else at
+            if inside == s.of:
                 return s, tuple(factors)
             inner = region.values[at]
             learned = [j for j in inner.inputs if not region.values[j].data]
@@ -284,6 +288,17 @@ def _divisor(region: Sight, value: Traced) -> tuple[Statistic | None, tuple[int,
             factors += learned
             at = plain(region, moving[0])
     return None, ()
+
+
+def _numerator(region: Sight, i: int) -> tuple[int, int | None]:
+    """What a learned number is divided by, and the number, as ScaleNorm's authors write ``g / |x|``
+    first; else value ``i`` and None."""
+    value = region.values[i]
+    if value.name in _QUOTIENTS and len(value.inputs) == 2:
+        learned, by = value.inputs
+        if region.values[learned].kind == "parameter" and region.values[by].data:
+            return by, learned
+    return i, None
 
 
 def _tidy(number: float) -> float:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["Target", "arguments_of", "input_of", "is_code", "load"]
+__all__ = ["Target", "arguments_of", "called", "input_of", "is_code", "load"]
 
 #: The first ".py" that ends the text or stands before a colon: C:\nets\model.py:build has two.
 _FILE: Final = re.compile(r"(.+?\.py)(?::(.*))?")
@@ -130,6 +130,38 @@ def load(text: str, arguments: Mapping[str, object] = {}) -> Target:
     Raises SpecificationError when the text or the arguments lead nowhere, TargetError when what
     they lead to cannot be run or is no module. A KeyboardInterrupt passes.
     """
+    with _named(text) as (value, owner, attribute, module):
+        result = _made(value, owner, attribute, arguments, text, module)
+    return _target(result, text)
+
+
+def called(text: str, beside: str, given: object, wanted: type) -> Any:
+    """What the callable that ``text`` names makes of ``given``, an instance of ``wanted``; a name
+    without a colon is one of the file or module that ``beside`` names.
+
+    Raises as ``load`` does, TargetError for what is no such instance.
+    """
+    if ":" not in text and is_code(beside):
+        text = f"{beside.rpartition(':')[0]}:{text}"
+    with _named(text) as (value, owner, _, module):
+        if not callable(value):
+            raise TargetError(
+                f"'{text}' is {_kind(value)}, expected a callable; {_callables(owner)}"
+            )
+        try:
+            made = value(given)
+        except (Exception, SystemExit) as error:
+            raise _raised(f"'{text}'", error, _files(module, value)) from error
+    if not isinstance(made, wanted):
+        why = "; is its return missing?" if made is None else ""
+        raise TargetError(f"'{text}' gives {_kind(made)}, expected an {wanted.__name__}{why}")
+    return made
+
+
+@contextmanager
+def _named(text: str) -> Iterator[tuple[Any, Any, str, ModuleType]]:
+    """The value that ``text`` names, what it is an attribute of, its name there, its module; what
+    is done with it inside is done where the code is at home."""
     file = _FILE.fullmatch(text)
     if file:
         source, attribute = file.groups()
@@ -147,9 +179,7 @@ def load(text: str, arguments: Mapping[str, object] = {}) -> Target:
         module = _executed(path, text) if file else _imported(source, folder, text)
         if not attribute:
             raise SpecificationError(f"'{text}' names no callable; {_callables(module)}")
-        value, owner = _attribute(module, source, attribute, text)
-        result = _made(value, owner, attribute, arguments, text, module)
-    return _target(result, text)
+        yield (*_attribute(module, source, attribute, text), attribute, module)
 
 
 @contextmanager
