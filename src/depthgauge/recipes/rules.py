@@ -191,9 +191,9 @@ class Plan:
     each head. ``adaptive``: the groups' rates are for Adam and its like. ``curves``: what each
     activation becomes, in the layout's order, or none; norms go. ``inside``: where no branch is to
     have a norm, those that stand in none stay. ``around``: fixed numbers in front of weight layers
-    and behind them. ``scales``: weights that the recipe scales, each with its factor, whose biases it
-    leaves at PyTorch's size or at zero. ``bare``: why nothing that is the recipe's own shows in this
-    network, if nothing does.
+    and behind them. ``scales``: weights that the recipe scales, each with its factor, whose biases
+    it leaves at PyTorch's size or at zero. ``bare``: why nothing that is the recipe's own shows in
+    this network, if nothing does.
     """
 
     rules: tuple[Rule, ...] = ()
