@@ -125,7 +125,8 @@ def _plan(layout: Layout, mu: float, pretrained: str) -> Plan:
                 plain.append(Target(weight, "xavier", scope, ((f"xavier(gain={scale})", words),)))
             elif weight.fan_in:
                 scaled.append(Target(weight, f"xavier(gain={scale})", scope, mistakes))
-    tables = [w for w in layout.outside if w.path in layout.averaged and _owned(w, pretrained)]
+    every = (*layout.outside, *(w for branch in new for w in branch.weights))
+    tables = [w for w in every if w.path in layout.averaged and _owned(w, pretrained)]
     related = tuple(Target(w, f"xavier(gain={scale})", scope_of(layout), mistakes) for w in tables)
     kept = tuple(p for p in layout.parameters if pretrained and p.startswith(f"{pretrained}."))
     groups = (Group("pre-trained parameters", kept, _RATE),) if kept else ()

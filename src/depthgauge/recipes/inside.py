@@ -33,11 +33,16 @@ def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
 
 
 def headed(layout: Layout, plan: Plan) -> Layout:
-    """The layout, where a recipe gives heads a fixed number with the one that stands behind the
-    last sum of a stream as the head's alone: between the two it could be either's."""
+    """The layout, where a recipe gives heads a fixed number, with one that stands behind the last
+    sum of a stream as the head's alone: between the two it could be either's. With a recipe that
+    weighs its sums it is the sum's alone."""
     if plan.outlet is None:
         return layout
     last = {branch.stream: branch for branch in layout.branches}
+    formed = zip(layout.branches, plan.forms, strict=False)
+    weighed = {id(branch) for branch, form in formed if form.skip not in (None, "1")}
+    if weighed:
+        return replace(layout, outlets=tuple(w.front * w.behind for w in layout.heads))
     rows = []
     for branch in layout.branches:
         by = branch.behind if branch is last[branch.stream] and branch.behind else 1.0

@@ -126,20 +126,22 @@ def _made(roles: Roles, i: int) -> tuple[float, int, list[str]]:
 
 
 def outlet(roles: Roles, layer: int) -> float:
-    """The fixed number around a layer, in front of it and behind it."""
-    front, behind = around(roles, layer)
+    """The fixed number around a layer, in front of it and behind it, with one that a sum in front
+    of it may have behind itself: between the two it could be either's."""
+    front, behind = around(roles, layer, shared=True)
     return front * behind
 
 
-def around(roles: Roles, layer: int) -> tuple[float, float]:
+def around(roles: Roles, layer: int, shared: bool = False) -> tuple[float, float]:
     """The fixed number in front of a layer, up to the next thing that is no product, and that
-    behind it. What multiplies all that a sum of the stream gives is that sum's number."""
+    behind it. What multiplies all that a sum of the stream gives is that sum's number, unless
+    ``shared``."""
     number, i = 1.0, layer
     while len(moving := roles.moving(roles.values[i].inputs)) == 1:
         i = moving[0]
         value = roles.values[i]
         if value.kind == "sum" and len(roles.moving(value.inputs)) > 1:
-            number = 1.0 if len(roles.graph.consumers[i]) == 1 else number
+            number = 1.0 if len(roles.graph.consumers[i]) == 1 and not shared else number
             break
         if roles.values[i].kind == "product" and len(roles.values[i].inputs) == 1:
             number *= fixed(roles.values[i])
