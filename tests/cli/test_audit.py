@@ -47,3 +47,66 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     sized = command("audit", target, "--recipe", "gpt2", "--depth", "4")
     assert sized.status == 2
     assert "--depth is for an equation" in sized.err
+
+
+GROUPED = """
+import torch
+from torch import nn
+
+import depthgauge as dg
+
+
+def build():
+    torch.manual_seed(0)
+    network = dg.rewritten(dg.Network("h + W2(relu(W1(h)))", depth=4, width=16), "fixup").network
+    head = nn.Linear(16, 3)
+    nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
+    return nn.Sequential(network.module(0), head), torch.randn(8, 16)
+
+
+def slow(model):
+    scalars = [p for p in model.parameters() if p.numel() == 1]
+    others = [p for p in model.parameters() if p.numel() > 1]
+    return torch.optim.SGD([{"params": others}, {"params": scalars, "lr": 0.01}], lr=0.1)
+
+
+def alike(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def nothing(model):
+    alike(model)
+
+
+def fails(model):
+    return torch.optim.SGD(model.weights, lr=0.1)
+
+
+number = 3
+"""
+
+
+def test_the_groups_of_an_optimizer(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(GROUPED)
+    target = f"{tmp_path / 'model.py'}:build"
+    held = command("audit", target, "--recipe", "fixup", "--optimizer", "slow")
+    assert held.status == 0, held.out
+    assert "PASS  20 of 20 scalars learn at 0.1 of the rate" in held.out
+    whole = f"{tmp_path / 'model.py'}:alike"
+    broken = command("audit", target, "--recipe", "fixup", "--optimizer", whole, "--json")
+    assert broken.status == 1
+    wrong = [f["said"] for f in json.loads(broken.out)["findings"] if not f["holds"]]
+    assert len(wrong) == 1
+    assert wrong[0].startswith("0 of 20 scalars learn at 0.1 of the rate; ")
+    for name, words in (
+        ("nothing", "model.py:nothing' gives None, expected an Optimizer; is its return missing?"),
+        ("number", "model.py:number' is a value of type int, expected a callable; its callables"),
+        ("fails", "model.py:fails' raised AttributeError at"),
+        ("quick", "has no 'quick'"),
+    ):
+        refused = command("audit", target, "--recipe", "fixup", "--optimizer", name)
+        assert refused.status == 2
+        assert words in " ".join(refused.err.split()), refused.err
+    alone = command("audit", target, "--optimizer", "slow")
+    assert alone.status == 2
+    assert "give --recipe too" in " ".join(alone.err.split())

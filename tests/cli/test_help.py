@@ -22,8 +22,8 @@ OPTIONS = {
     "--help --init --input --instruments --json --lr --optimizer --output --probes --quiet "
     "--scalar --seed --size --tokens --width",
     "recipes": "--debug --help --json",
-    "audit": "--arg --debug --depth --help --init --input --json --output --quiet --recipe --seed "
-    "--width",
+    "audit": "--arg --debug --depth --help --init --input --json --optimizer --output --quiet "
+    "--recipe --seed --width",
     "compare": "--arg --batch --debug --depth --depths --help --init --input --json --output "
     "--quiet --recipes --scalar --seed --size --tokens --width",
     "ablate": "--arg --batch --comparison --corridor --debug --depth --device --draws --dtype "

@@ -392,3 +392,10 @@ def test_a_norm_that_opens_a_block_stands_on_the_stream_of_its_last_merge() -> N
 def test_the_number_in_front_of_the_first_layers(equation: str, inlet: float) -> None:
     (merge,) = count(parse(equation)).merges
     assert [branch.inlet for branch in merge.branches] == [pytest.approx(inlet, nan_ok=True)]
+
+
+def test_norms_of_queries_and_keys_are_inner() -> None:
+    bare, normed = "h + attention(rmsnorm(h))", "h + attention(rmsnorm(h), norm='l2')"
+    assert count(parse(bare)).norm_at == ("in",)
+    assert count(parse(normed)).norm_at == ("in", "inner")
+    assert count(parse("attention(h, norm='l2')")).norm_at == ("inner",)

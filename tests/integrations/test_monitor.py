@@ -151,6 +151,7 @@ def test_tensorboard(tmp_path):
 
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
+    monkeypatch.setattr(sys, "exit", sys.exit)  # it puts one of its own there, and leaves it
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))

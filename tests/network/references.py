@@ -28,6 +28,8 @@ EQUATIONS = {
         "h = layernorm(h + attention(h, heads=2)); h = layernorm(h + W2(relu(W1(h))))"
     ),
     "causal": "h + attention(rmsnorm(h), heads=4, causal=True, scale=0.3)/sqrt(L)",
+    "normed by length": "h + attention(h, heads=2, scale=4, norm='l2')",
+    "normed queries": "h + attention(h, heads=2, norm='rmsnorm')",
     "convolution": "h + 0.5*conv1(relu(conv3(batchnorm(h), out=2*n)))",
     "circular": "relu(h + 0.3*conv3(relu(groupnorm(W(h), groups=2)), padding='circular'))",
     "dead end": "W(h0)",

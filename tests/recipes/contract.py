@@ -14,6 +14,7 @@ from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import Applied, apply, drawn, rewritten
 from depthgauge.recipes.audit import Audit, audit
 from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.rules import Recipe
 from depthgauge.trace.layout import Weight, layout
 
 __all__ = [
@@ -34,7 +35,7 @@ def said(found: Audit) -> str:
 
 
 def on_equation(
-    recipe: str,
+    recipe: str | Recipe,
     equation: str,
     depth: int = 6,
     width: int = 32,
@@ -60,7 +61,10 @@ def on_equation(
 
 
 def on_module(
-    recipe: str, build: Callable[[], tuple[nn.Module, Any]], follows: bool = False, seed: int = 1
+    recipe: str | Recipe,
+    build: Callable[[], tuple[nn.Module, Any]],
+    follows: bool = False,
+    seed: int = 1,
 ) -> tuple[Applied, Any]:
     """The recipe on a copy of a module, audited clean; the module itself left as it was."""
     model, batch = build()
@@ -77,7 +81,11 @@ def on_module(
 
 
 def broken(
-    model: nn.Module, batch: Any, recipe: str, plant: Callable[[nn.Module], None], pattern: str
+    model: nn.Module,
+    batch: Any,
+    recipe: str | Recipe,
+    plant: Callable[[nn.Module], None],
+    pattern: str,
 ) -> None:
     """After ``plant`` the audit does not hold, and says why in these words."""
     assert audit(model, batch, recipe).holds

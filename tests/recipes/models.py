@@ -28,6 +28,7 @@ __all__ = [
     "qwen3",
     "relu_gpt2",
     "resnet",
+    "t5",
     "transformer",
 ]
 
@@ -256,6 +257,18 @@ def _tokens(model: Any, config: Any, **others: Any) -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     made: nn.Module = model(config(**sizes, **others)).eval()
     return made, {"input_ids": torch.randint(64, (2, 16))}
+
+
+def t5(**others: Any) -> tuple[nn.Module, Any]:
+    """An encoder and a decoder, attention spelled out, scores shifted by a table of distances."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes: dict[str, Any] = {"d_model": 32, "d_kv": 8, "d_ff": 96, "num_layers": 2, "num_heads": 4}
+    sizes |= {"vocab_size": 64, "decoder_start_token_id": 0, "pad_token_id": 0, "dropout_rate": 0.0}
+    torch.manual_seed(0)
+    model = T5ForConditionalGeneration(T5Config(**sizes | others)).eval()
+    tokens = torch.randint(1, 64, (2, 7)), torch.randint(1, 64, (2, 6))
+    return model, {"input_ids": tokens[0], "decoder_input_ids": tokens[1]}
 
 
 def bert() -> tuple[nn.Module, Any]:

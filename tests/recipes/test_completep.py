@@ -198,3 +198,27 @@ def test_the_first_step_changes_the_function_as_much_at_every_depth() -> None:
     grown = [_step(depth, False) for depth in depths]
     assert 0.5 < kept[1] / kept[0] < 2
     assert grown[1] / grown[0] > 6
+
+
+def test_a_number_in_front_of_a_head_is_the_heads_not_the_last_sums() -> None:
+    class Tail(nn.Module):
+        def __init__(self, number: float) -> None:
+            super().__init__()
+            *body, last = mlp()[0].children()
+            self.body, self.last, self.number = nn.Sequential(*body), last, number
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.last(self.number * self.body(x))
+            return out
+
+    batch = mlp()[1]
+    for number in (256 / 24, 3.0):
+        applied = apply(Tail(number), batch, "completep")
+        found = audit(applied.model, batch, "completep")
+        assert found.holds, said(found)
+    model = applied.model
+    assert isinstance(model, Tail)
+    model.number = 5.0
+    wrong = said(audit(model, batch, "completep"))
+    assert wrong.startswith("0 of 1 heads whose input is multiplied by 256/n = 10.67")
+    assert "sums" not in wrong

@@ -16,6 +16,7 @@ from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.deepnorm import ALPHA, BETA, DEEPNORM, constants
+from depthgauge.recipes.inside import scaled_biases
 from depthgauge.recipes.rules import number_of
 from depthgauge.recipes.stacks import Stack, stacks
 from depthgauge.trace.layout import Weight, layout
@@ -216,3 +217,15 @@ def test_a_norm_behind_the_last_is_named() -> None:
         model.get_submodule("0").norm = nn.LayerNorm(32)
 
     broken(applied.model, batch, "deepnorm", plant, "'0.norm' stands behind a norm")
+
+
+@pytest.mark.parametrize(("numbers", "accused"), [(3, False), (60, True)])
+def test_few_biases_accuse_nobody(numbers: int, accused: bool) -> None:
+    """Of six numbers the size could be either's; and biases of zero say nothing."""
+    weight = Weight("w", (numbers, 8), 8, numbers, False, False, bias="b")
+    bias = torch.linspace(-1, 1, numbers) * 0.3 / 8**0.5
+    found = list(scaled_biases({"b": bias}, [(weight, 0.3), (weight, 0.3)]))
+    assert [(count.found, count.expected) for count in found] == [(2 * accused, 0)]
+    assert not list(scaled_biases({"b": 0 * bias}, [(weight, 0.3)]))
+    (unscaled,) = scaled_biases({"b": bias / 0.3}, [(weight, 0.3), (weight, 0.3)])
+    assert unscaled.found == 0

@@ -15,8 +15,8 @@ from depthgauge.recipes.audit import audit
 from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.study.reference import resnet as reference
 from depthgauge.trace.layout import layout
-from tests.recipes.contract import broken, on_equation, said
-from tests.recipes.models import gpt2, mlp, resnet, transformer
+from tests.recipes.contract import broken, on_equation, on_module, said, scaled
+from tests.recipes.models import gpt2, mlp, resnet, t5, transformer
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,32 @@ def test_the_wrong_count_in_cross_attention_is_named(
     found = said(audit(copied, batch, "fixup"))
     assert re.search(words, found), found
     assert "inner weights" not in said(audit(applied.model, batch, "fixup"))
+
+
+def test_keys_and_values_of_another_stream_are_layers_of_the_branch() -> None:
+    """T5, whose table of distances is looked up and is no layer."""
+    applied, batch = on_module("fixup", lambda: t5(tie_word_embeddings=False))
+    found = layout(applied.model, batch)
+    crossing = [b for b in found.branches if "EncDecAttention" in b.path]
+    assert [[w.role for w in b.weights] for b in crossing] == [
+        ["query", "key", "value", "output"]
+    ] * 2
+    assert [[w.first for w in b.weights] for b in crossing] == [[True, False, False, False]] * 2
+    tables = [w.path for b in found.branches for w in b.weights if w.table]
+    assert len(set(tables)) == 2
+    assert not [path for path in applied.scalars if path.endswith("SelfAttention.bias")]
+    assert sum("EncDecAttention" in path for path in applied.scalars) == 2 * (3 + 2)
+
+    def plant(model: nn.Module) -> None:
+        attention = model.get_submodule("decoder.block.1.layer.1.EncDecAttention")
+        for name in "kv":
+            setattr(attention, name, attention.get_submodule(name).module)
+
+    broken(applied.model, batch, "fixup", plant, "24 of 26 weight layers of branches with a scalar")
+    applied, batch = on_module("fixup", lambda: t5(tie_word_embeddings=False))
+    words = "2 of 22 inner weights .*: L = 4: the branches of .encoder.block. alone"
+    unscaled = scaled("EncDecAttention.k.module.weight", 4 ** (-1 / 6) / 10 ** (-1 / 6))
+    broken(applied.model, batch, "fixup", unscaled, words)
 
 
 def test_a_filter_by_name_that_catches_the_classifiers_bias_is_named() -> None:

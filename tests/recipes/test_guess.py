@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
 
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.guess import guess
 from tests.recipes.contract import undone
-from tests.recipes.models import gpt2, mlp
+from tests.recipes.models import gpt2, mlp, plain
 
 
 def test_gpt2_is_named_and_what_was_undone_speaks_against_it() -> None:
@@ -48,3 +50,59 @@ def test_an_equation_s_weights() -> None:
     assert found.named is not None
     assert found.named.name == "he"
     assert found.to_dict()["branches"] == 6
+
+
+def test_of_mup_something_of_its_own_has_to_show() -> None:
+    """Its hidden weights are LeCun's: without a head, without attention, nothing else shows."""
+    batch = torch.randn(8, 32)
+    found = guess(Network("h + W2(relu(W1(h, out=4*n)))", 6, 32).module(0), batch)
+    assert [c.recipe.name for c in found.candidates if c.agrees] == ["lecun"]
+    (mup,) = (c for c in found.candidates if c.recipe.name == "mup")
+    assert all(finding.holds for finding in mup.findings)
+    row = next(c for c in found.to_dict()["candidates"] if c["recipe"] == "mup")
+    assert row["agrees"] is False
+    assert row["against"] == [
+        "without a head and attention only its rates are its own, which an optimizer has"
+    ]
+    model, given = mlp()
+    shown = guess(apply(model, given, "mup").model, given)
+    assert "mup" in {c.recipe.name for c in shown.candidates if c.agrees}
+    head = nn.Linear(256, 3)
+    nn.init.normal_(head.weight, std=1 / 16)  # LeCun's
+    wide = nn.Sequential(Network("h + W2(relu(W1(h)))", 6, 256).module(0), head)
+    found = guess(wide, torch.randn(8, 256))
+    (mup,) = (c for c in found.candidates if c.recipe.name == "mup")
+    assert mup.bare == "at the base width, without attention, only its name is its own"
+    assert not mup.agrees
+
+
+@pytest.mark.parametrize(
+    ("activation", "named", "other"), [("tanh", "xavier", "lecun"), ("selu", "lecun", "xavier")]
+)
+def test_of_two_that_ask_the_same_the_one_is_named_that_is_meant(
+    activation: str, named: str, other: str
+) -> None:
+    """Square layers: both of Xavier's fans are LeCun's one."""
+    found = guess(Network(f"W({activation}(h))", 8, 32).module(0), torch.randn(8, 32))
+    assert found.named is not None
+    assert found.named.name == named
+    assert found.alike == (other,)
+    first, second = found.candidates[:2]
+    assert first.doubts == (f"{other} asks the same of these weights",)
+    assert second.recipe.name == other
+    assert second.doubts[0].startswith("derived for")
+    oblong = guess(*_oblong(activation, named))
+    assert oblong.named is not None
+    assert oblong.named.name == named
+    assert not oblong.alike
+
+
+def _oblong(activation: str, recipe: str) -> tuple[nn.Module, torch.Tensor]:
+    model, batch = plain({"tanh": nn.Tanh, "selu": nn.SELU}[activation])
+    return apply(model, batch, recipe).model, batch
+
+
+def test_what_was_nowhere_to_be_held_speaks_for_nothing() -> None:
+    network = Network("h + W2(relu(W1(layernorm(h))))", 4, 16)
+    found = guess(network.module(0), torch.randn(4, 16))
+    assert not any("0 of 0" in f.said for c in found.candidates for f in c.findings)

@@ -149,3 +149,29 @@ def test_what_is_not_finite_is_refused() -> None:
     assert LSUV.after is not None
     with pytest.raises(NetworkError, match=r"what '2\.weight' makes of this batch is not finite"):
         LSUV.after(model, torch.randn(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("build", "norms"), [(mlp, "6 of layernorm"), (resnet, "6 of batchnorm"), (plain, "")]
+)
+def test_norms_are_named_where_it_was_made_for_none(build: Any, norms: str) -> None:
+    applied, batch = on_module("lsuv", build)
+    words = "derived for networks without norms, and "
+    told = [line for line in applied.changes if words in line]
+    assert len(told) == bool(norms)
+    assert all(f"{words}{norms} met, which divide out the size" in line for line in told)
+    (weights,) = (f for f in audit(applied.model, batch, "lsuv").findings if f.part == "weights")
+    assert (words in weights.said) is bool(norms)
+
+
+def test_a_norm_makes_the_size_in_front_of_it_nothing() -> None:
+    """What the words say: behind the layer stands a norm, and the network does not change."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 16), nn.BatchNorm1d(16, eps=1e-12), nn.ReLU(), nn.Linear(16, 4)]
+    model, batch = nn.Sequential(*layers).double(), torch.randn(64, 16, dtype=torch.float64)
+    applied = apply(model, batch, "lsuv").model.train()
+    before = applied(batch)
+    scaled("0.weight", 3.0)(applied)
+    torch.testing.assert_close(applied(batch), before)
+    scaled("3.weight", 3.0)(applied)
+    assert not torch.allclose(applied(batch), before)

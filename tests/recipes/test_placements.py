@@ -377,3 +377,62 @@ def test_a_network_without_branches_is_refused() -> None:
     plain = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(NetworkError, match="no residual branch was found, and Post-norm with RMS"):
         apply(plain, torch.randn(4, 8), "postnorm-rmsnorm")
+
+
+class Length(nn.Module):
+    """ScaleNorm, in the ways that it is written."""
+
+    def __init__(self, form: str, g: float) -> None:
+        super().__init__()
+        self.form, self.g = form, nn.Parameter(torch.tensor(g))
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.norm(dim=-1, keepdim=True).clamp(min=1e-5)
+        out: Tensor
+        match self.form:
+            case "multiplied first":
+                out = self.g * x / length
+            case "divided first":
+                out = x / length * self.g
+            case "its number divided":
+                out = x * (self.g / length)
+            case _:
+                out = self.g * F.normalize(x, dim=-1)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("form", "number"),
+    # What F.normalize is behind the last sum, where no equation says it, is not known.
+    [("multiplied first", 4), ("divided first", 4), ("its number divided", 4), ("called", 3)],
+)
+def test_a_scalenorm_begins_at_the_root_of_the_width(form: str, number: int) -> None:
+    def built(g: float) -> tuple[nn.Module, Any]:
+        torch.manual_seed(0)
+        model, batch = three(*(nn.LayerNorm,) * 3)
+        for block in list(model.children())[1:4]:
+            block.norms = nn.ModuleList([nn.Identity(), nn.Identity(), Length(form, g)])
+        model.register_module("4", Length(form, g))
+        return model, batch
+
+    assert audit(*built(WIDTH**0.5), "prenorm").holds
+    words = f"{number} of {number} gains of ScaleNorm: 1, expected sqrt(d)"
+    assert words in said(audit(*built(1.0), "prenorm"))
+    applied, _ = on_module("prenorm", lambda: built(1.0))
+    numbers = [float(p.detach()) for n, p in applied.model.named_parameters() if n.endswith(".g")]
+    assert numbers[:number] == pytest.approx([WIDTH**0.5] * number)
+
+
+def test_a_scalenorm_of_an_equation_begins_there_too() -> None:
+    for recipe in WRITTEN:
+        network = "h = h + W2(relu(W1(scalenorm(h, gain=1), out=4*n)))"
+        changed, model, batch = on_equation(recipe, network, depth=3)
+        assert "gain" not in str(changed.block), "sqrt(n) is what it begins with"
+
+        def plant(model: nn.Module) -> None:
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    if name.endswith("gain"):
+                        p.fill_(1.0)
+
+        broken(model, batch, recipe, plant, "gains of ScaleNorm: 1, expected .* it is a length")

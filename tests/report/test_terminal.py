@@ -6,6 +6,7 @@ import io
 import math
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -207,6 +208,45 @@ def test_a_suite_without_curves_claims_and_lessons_is_still_a_screen() -> None:
     assert screen(print_suite, bare, width=100) == (
         "suite bare: Nothing.\n\nconfiguration  x\na              1\n\nchecks: FAIL (no claim)\n"
     )
+
+
+def test_a_legend_says_what_rows_and_columns_are_and_a_spread_stands_beside_its_number() -> None:
+    rows = (
+        {"name": "a", "x": 1, "loss": 0.17562, "loss_sd": 0.0413, "hidden": [1]},
+        {"name": "b", "x": 2, "loss": 12.0, "loss_sd": 3.2},
+        {"name": "c", "x": 3, "loss": None, "loss_sd": None, "loss_reason": "not finite"},
+        {"name": "d", "x": 4, "loss": 2.0, "loss_sd": 0.0},
+    )
+    legend = {"": "A row is a letter, n = 2.", "loss": "of held-out rows", "absent": "no column"}
+    told = SuiteResult("fixup-goldilocks", "Letters.", rows, (), legend=legend)
+    assert screen(print_suite, told, width=100) == (
+        "suite fixup-goldilocks: Letters.\n\nA row is a letter, n = 2.\n\n"
+        "configuration  branch step  step 1  moving  run loss            loss  failed\n"
+        "a                        -       -       -         -  0.176 +- 0.041       -\n"
+        "b                        -       -       -         -     12.0 +- 3.2       -\n"
+        "c                        -       -       -         -      not finite       -\n"
+        "d                        -       -       -         -          2 +- 0       -\n\n"
+        "  loss: of held-out rows\n\nchecks: FAIL (no claim)\n"
+    )
+
+
+@pytest.mark.parametrize("module", ["fixup_counts", "fixup", "goldilocks"])
+def test_every_column_of_fixup_s_suites_is_told_under_a_name_of_its_own(module: str) -> None:
+    legend: dict[str, str] = import_module(f"depthgauge.study.{module}").LEGEND
+    suite = {"fixup": "fixup-first-step", "goldilocks": "fixup-goldilocks"}.get(module)
+    keys = [key for key in legend if key]
+    # Of fixup-counts every number has a column; what is shown of the others is a choice.
+    row = {"name": "a", **dict.fromkeys(keys, 1)}
+    lines = screen(
+        print_suite,
+        SuiteResult(suite or "fixup-counts", "", (row,), (), legend=legend),
+        width=400,
+    ).splitlines()
+    header = next(line for line in lines if line.startswith("configuration"))
+    names = re.split(r" {2,}", header)[1:]
+    assert len(set(names)) == len(names) == len(keys)
+    told = [line.partition(":")[0].strip() for line in lines if line.startswith("  ")]
+    assert told == names
 
 
 # ------------------------------------------------------------------------------ profiles

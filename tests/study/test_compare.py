@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.measurement import measure
 from depthgauge.network.spec import Network
-from depthgauge.study.compare import PLAIN, Comparison, compare
-from tests.recipes.models import DEPTH, mlp
+from depthgauge.report.compare_screen import print_comparison
+from depthgauge.study.compare import PLAIN, QUANTITIES, Comparison, compare
+from tests.recipes.models import DEPTH, encoder, gpt2, mlp, resnet
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +118,38 @@ def test_a_head_that_begins_at_zero_is_said() -> None:
     found = compare(lambda depth, seed: mlp(), ["fixup"], depth=DEPTH, seed=0, depths=(DEPTH,))
     row = found.rows[1]
     assert "gradient_ratio" not in row.quantities
-    assert row.reasons["gradient_ratio"] == "no gradient enters the stream: the head begins at zero"
+    words = "no gradient enters the stream: the head begins at zero"
+    assert row.reasons["gradient_ratio"] == words
+    # Zeros underflow nowhere: an infinite head-room would say nothing.
+    assert row.reasons["underflow_headroom_bits"] == words
+    assert found.to_dict()["recipes"][1]["underflow_headroom_bits"]["value_reason"] == words
+    assert "overflow" not in json.dumps(found.to_dict()["recipes"])
+
+
+@pytest.mark.parametrize(
+    ("build", "recipe"),
+    [(lambda: gpt2(n_layer=2), "rezero"), (resnet, "zero-gamma"), (encoder, "deepnorm")],
+)
+def test_of_a_module_every_column_has_a_number_or_a_reason(
+    build: Callable[[], tuple[nn.Module, Any]], recipe: str
+) -> None:
+    found = compare(lambda depth, seed: build(), [recipe], depth=3, seed=0, depths=(3,))
+    for row in found.rows:
+        assert not row.refused
+        assert {*row.quantities, *row.reasons} >= set(QUANTITIES)
+        assert all(math.isfinite(v) for values in row.quantities.values() for v in values)
+        assert len(row.updates[3]) == len(row.weight_updates[3]) == 6
+    (rank,) = found.rows[0].quantities["effective_rank"]
+    whole = measure(*build(), instruments=["effective_rank_participation"])
+    assert rank == pytest.approx(whole["effective_rank_participation"][0], rel=1e-3)
+    file = io.StringIO()
+    print_comparison(found, Console(width=200, file=file))
+    screen = " ".join(file.getvalue().split())
+    assert " step weights time parameters " in screen
+    assert "a module's own head stays in front of it" in screen
+    assert "an exponent needs two" not in screen
+    first = found.rows[0].updates[3]
+    assert f"({min(first):.3g} to {max(first):.3g})" in screen
 
 
 def test_modules_are_compared_too() -> None:

@@ -154,11 +154,11 @@ class _Runner:
             case Convolution(kernel, inner, out, _, bias, padding, name):
                 parts = "conv", kernel, self.of(inner), self.size(out), bias
                 return self.layer(name, *parts, *([padding] if kernel > 1 else []))
-            case Attention(inner, heads, causal, scale, _, bias, name):
+            case Attention(inner, heads, causal, scale, _, bias, name, norm):
                 count = evaluate(heads, self.scope)
-                usual = (self.scope["n"] / count) ** -0.5
+                usual = (self.scope["n"] / count) ** (0.5 if norm == "l2" else -0.5)
                 by = f"{usual if scale is None else evaluate(scale, self.scope):.6g}"
-                return self.layer(name, "attention", self.of(inner), count, causal, by, bias)
+                return self.layer(name, "attention", self.of(inner), count, causal, by, bias, norm)
             case Activation("identity", inner):
                 return self.of(inner)
             case Activation(kind, inner, options):

@@ -56,6 +56,8 @@ BACK: dict[str, list[tuple[int, str]]] = {
             "h = layernorm(h + attention(h, heads=2)); h = layernorm(h + W(relu(W(h))))",
         )
     ],
+    "normed by length": [(4, 'h = h + attention(h, heads=2, scale=4, norm="l2")')],
+    "normed queries": [(4, 'h = h + attention(h, heads=2, norm="rmsnorm")')],
     "causal": [(4, "h = h + 0.5 * attention(rmsnorm(h), heads=4, causal=True, scale=0.3)")],
     "convolution": [(4, "h = h + 0.5 * conv1(relu(conv3(batchnorm(h), out=2*n)))")],
     "circular": [

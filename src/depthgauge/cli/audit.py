@@ -60,6 +60,10 @@ def audit(
         list[str] | None, option("--init", "[NAME=]SPEC", "Its weights [lecun]; repeatable.")
     ] = None,
     seed: Annotated[str | None, option("--seed", "N", "Of the construction [0].")] = None,
+    optimizer: Annotated[
+        str | None,
+        option("--optimizer", "CALLABLE", "Beside the target's: gives the module's optimizer."),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     output_path: Output = None,
@@ -70,22 +74,36 @@ def audit(
     All from measurement: L, m and the last weights from one pass, factors from the block equation,
     the rest from the weights and from three steps on a copy. The exit status is 0 when the recipe
     holds and 1 when it does not. Without --recipe the recipe is named that the numbers agree with,
-    with what speaks for it and against others; the status is then 1 when none does.
+    with what speaks for it and against others; the status is then 1 when none does. With
+    --optimizer a callable of the module gives its optimizer, whose groups are held to the recipe's.
     """
+    from torch.optim import Optimizer
+
     from depthgauge.recipes.audit import audit as held_to
     from depthgauge.recipes.guess import guess
     from depthgauge.recipes.registry import recipe_named
     from depthgauge.trace.targets import arguments_of
 
     rules = recipe_named(recipe) if recipe is not None else None
+    if optimizer is not None and rules is None:
+        raise SpecificationError(
+            f"--optimizer is '{optimizer}', whose groups are held to those of a recipe; give "
+            f"--recipe too"
+        )
     number = whole("--seed", seed) or 0
     with output(output_path) as write, diverted():
         if is_code(target):
             _refused(depth=depth, width=width, init=init)
-            module, batch, _ = built(target, arguments_of(arg or ()), input or (), number)
+            module, batch, loss = built(target, arguments_of(arg or ()), input or (), number)
         else:
             module, batch = _of_equation(target, depth, width, init or (), number)
-        found = held_to(module, batch, rules) if rules is not None else guess(module, batch)
+            loss = None
+        found: Audit | Guess
+        if rules is None:
+            found = guess(module, batch)
+        else:
+            made = None if optimizer is None else made_by(optimizer, target, module, Optimizer)
+            found = held_to(module, batch, rules, made, loss)
         document = as_json({"target": target, **found.to_dict()}) if json or output_path else ""
         write(document)
     if json:
@@ -133,7 +151,10 @@ def _line(found: Audit | Guess) -> str:
 
     if not isinstance(found, Audit):
         named = found.named
-        return f"audit: its numbers agree with {named.name if named else 'no recipe'}"
+        if named is None:
+            return "audit: its numbers agree with no recipe"
+        alike = f", and as well with {' and '.join(found.alike)}" if found.alike else ""
+        return f"audit: its numbers agree with {named.name}{alike}"
     broken = sum(not finding.holds for finding in found.findings)
     if found.holds:
         return f"audit: {found.recipe} holds"
@@ -168,12 +189,16 @@ def _candidates(found: Guess, console: Console) -> None:
 
     agreeing = [c for c in found.candidates if c.agrees]
     for candidate in [*agreeing, *[c for c in found.candidates if not c.agrees][:_SHOWN]]:
-        words = "agrees" if candidate.agrees else f"{100 * candidate.share:.0f} per cent of it"
+        of = "what shows of it" if candidate.bare else "it"
+        words = "agrees" if candidate.agrees else f"{100 * candidate.share:.0f} per cent of {of}"
         plain(console, f"{candidate.recipe.name}: {words}", "bold")
-        speaking = [("for", f) for f in candidate.findings if f.holds]
-        speaking += [("against", f) for f in candidate.findings if not f.holds]
-        for word in ("for", "against"):
-            lines = [finding.said for side, finding in speaking if side == word]
+        speaking = [("for" if f.holds else "against", f.said) for f in candidate.findings]
+        for doubt in candidate.doubts:  # which has a line of its own
+            speaking = [(word, said.replace(f"; {doubt}", "")) for word, said in speaking]
+        speaking += [("against", candidate.bare)] if candidate.bare else []
+        speaking += [("doubt", doubt) for doubt in candidate.doubts]
+        for word in ("for", "against", "doubt"):
+            lines = [said for side, said in speaking if side == word]
             for line in lines[:_LINES]:
                 paragraph(console, f"{word}: {line}", indent="  ")
             if len(lines) > _LINES:

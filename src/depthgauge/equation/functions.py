@@ -77,6 +77,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "eps_at": ("inside", "outside"),
     "padding": ("zeros", "circular"),
     "mode": ("fan_in", "fan_out"),
+    "norm": ("l2", "layernorm", "rmsnorm"),  # of attention's queries and keys
 }
 
 _GAIN: Final[dict[str, Option]] = {"gain": Number(1.0)}

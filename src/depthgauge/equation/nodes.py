@@ -171,7 +171,11 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Multi-head self-attention with layers q, k, v, o; ``scale=None`` means 1/sqrt(n/heads)."""
+    """Multi-head self-attention with layers q, k, v, o; ``scale=None`` means 1/sqrt(n/heads).
+
+    ``norm``: of queries and of keys, over the features of each head. With ``"l2"``, which divides
+    each by its length, ``scale`` is where a learned number begins; None is sqrt(n/heads).
+    """
 
     value: Value
     heads: Scalar = Number(1.0)
@@ -180,6 +184,7 @@ class Attention:
     init: Init | None = None
     bias: bool = False
     name: str = ""
+    norm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,8 +281,11 @@ class Region:
         return all(isinstance(self.ops[i].node, kinds) or self.scaled(i) for i in moved)
 
     def norm_at(self, *roots: int) -> tuple[str, ...]:
-        """Where there are norms on the paths below the roots."""
-        return ordered(flag for flag, _ in self.norms(*roots))
+        """Where there are norms on the paths below the roots; those of queries and keys are inner
+        ones, which attention's node holds."""
+        nodes = (self.ops[i].node for i in self.reach(*roots) if not self.leaf(i))
+        own = any(isinstance(node, Attention) and node.norm for node in nodes)
+        return ordered([*(flag for flag, _ in self.norms(*roots)), *(["inner"] if own else [])])
 
     def norms(self, *roots: int) -> tuple[tuple[str, Norm], ...]:
         """Norms before, between and after the weight layers on the paths below the roots; where
@@ -360,8 +363,7 @@ class Region:
         norms, m = self.norms(*group), max(map(self.depth, group))
         ends = (self.ops[term.op].node for term in terms)
         hidden = next((node.name for node in ends if isinstance(node, Opaque)), "")
-        flags = ordered(at for at, _ in norms)
-        inlet = self.inlet(*group)
+        flags, inlet = self.norm_at(*group), self.inlet(*group)
         return Branch(m, flags, self.inner(group), number, learned, norms, hidden, inlet)
 
     def inlet(self, *roots: int) -> float:

@@ -30,7 +30,7 @@ from depthgauge.instruments.subject import Run
 from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.batches import mapped
 
-__all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "trainable"]
+__all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "nodes_of", "trainable"]
 
 DOUBLE: Final = "double backward"
 DIFFERENCE: Final = "finite difference"
@@ -131,7 +131,7 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
             torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
         ]
         if any(
-            n.name() == "torch::autograd::Error" for n in _nodes(first)
+            n.name() == "torch::autograd::Error" for n in nodes_of(first)
         ):  # which no pass reaches
             return None, "a function in it is marked as once differentiable"
         live = [i for i, g in enumerate(first) if g.requires_grad]
@@ -161,11 +161,11 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
 def _written_by_hand(total: Tensor) -> list[str]:
     """Names of the ``autograd.Function``s in a graph, whose double backward may be missing without
     a word: what a backward does to numbers that were not saved as tensors leaves no trace."""
-    by_hand = {type(n).__name__ for n in _nodes([total]) if isinstance(n, BackwardCFunction)}
+    by_hand = {type(n).__name__ for n in nodes_of([total]) if isinstance(n, BackwardCFunction)}
     return sorted(name.removesuffix("Backward") for name in by_hand)
 
 
-def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
+def nodes_of(tensors: Sequence[Tensor]) -> Iterator[Node]:
     """Every node of the graph that made these tensors."""
     seen: set[Node] = set()
     todo = [t.grad_fn for t in tensors if t.grad_fn is not None]

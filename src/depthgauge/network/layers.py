@@ -20,6 +20,7 @@ from depthgauge.equation.nodes import (
     SCALARS,
     Activation,
     Add,
+    Arithmetic,
     Attention,
     Block,
     Call,
@@ -27,6 +28,7 @@ from depthgauge.equation.nodes import (
     Convolution,
     Define,
     Dropout,
+    Function,
     Init,
     Initial,
     LearnedGain,
@@ -42,6 +44,7 @@ from depthgauge.equation.nodes import (
     Scalar,
     Scale,
     State,
+    Symbol,
     Value,
     rewrite,
     walk,
@@ -395,7 +398,11 @@ class _Shapes:
             words = (f"attention.{part}", value.name, "attention")
             layer = Layer(name, (name, *words), (width, width), value.init, value.bias)
             self.weights.setdefault(name, layer)
-        self.elements += 4 * width
+        if value.norm == "l2":
+            head = Arithmetic("/", Symbol("n"), value.heads)
+            start = value.scale or Function("sqrt", (head,))
+            self.vectors[f"{value.name}.scale"] = Vector(f"{value.name}.scale", (), start)
+        self.elements += (6 if value.norm else 4) * width
         return width
 
     def _norm(self, value: Norm) -> int:

@@ -145,6 +145,16 @@ def normaliser(kind: str, options: dict[str, Any], layout: Layout) -> Normalise:
     return Standardise(axes, eps, inside, centred=kind != "rmsnorm")
 
 
+def of_heads(kind: str) -> Normalise:
+    """The norm of queries or keys over the features of a head, the last axis; ``l2``: x / |x|."""
+    match kind:
+        case "l2":
+            return lambda x: F.normalize(x, dim=-1)
+        case "rmsnorm":
+            return RootMeanSquare(1e-6)
+    return lambda x: F.layer_norm(x, x.shape[-1:])
+
+
 def _group(groups: int, eps: float, inside: bool, layout: Layout) -> Normalise:
     width = width_axis(layout)
     space = (-2, -1) if layout == "images" else ()

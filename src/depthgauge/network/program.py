@@ -57,7 +57,7 @@ from depthgauge.equation.text import to_text
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import Gate, gate
 from depthgauge.network.layers import Layers, Layout, activation_name, not_built
-from depthgauge.network.norms import RootMeanSquare, Standardise, normaliser, over_batch
+from depthgauge.network.norms import RootMeanSquare, Standardise, normaliser, of_heads, over_batch
 
 #: A scalar of one block: one number, or one for each member of an ensemble.
 Coefficient: TypeAlias = float | Tensor
@@ -310,16 +310,23 @@ class _Compiler:
     def attention(self, node: Attention) -> Step:
         step, name = self.value(node.value), node.name
         heads = int(self._number(node.heads, "heads of attention"))
-        scale = None if node.scale is None else self._number(node.scale, "scale of attention")
+        unit = node.norm == "l2"  # whose scale is learned
+        scale = 1.0 if unit else None
+        if node.scale is not None and not unit:
+            scale = self._number(node.scale, "scale of attention")
+        normal = None if node.norm is None else of_heads(node.norm)
+
+        def projected(context: Context, x: Tensor, part: str) -> Tensor:
+            made = context.apply(f"{name}.{part}", x)
+            if normal is not None and part != "v":
+                made = normal(made.reshape(*x.shape[:-1], heads, -1)).flatten(-2)
+            if unit and part == "q":
+                made = context.vector(f"{name}.scale") * made
+            return made.reshape(-1, x.shape[-2], heads, x.shape[-1] // heads).transpose(1, 2)
 
         def run(context: Context) -> Tensor:
             x = step(context)
-            q, k, v = (
-                context.apply(f"{name}.{part}", x)
-                .reshape(-1, x.shape[-2], heads, x.shape[-1] // heads)
-                .transpose(1, 2)
-                for part in "qkv"
-            )
+            q, k, v = (projected(context, x, part) for part in "qkv")
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=node.causal, scale=scale)
             return context.apply(f"{name}.o", mixed.transpose(1, 2).reshape(x.shape))
 

@@ -7,7 +7,7 @@ The closed forms of the authors' admin-torch, with n residual branches in the st
     admin             omega = sqrt((n + 1) / ln(n + 1) - 1)    the output changes by O(log n)
     admin-constant    omega = sqrt(n)                          by O(1)
 
-A profile of the branches' variances on data gives the omegas of the paper itself.
+``admin_profile.py`` has the paper's own rule, a profile of the branches' variances on data.
 """
 
 from __future__ import annotations

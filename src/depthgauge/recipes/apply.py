@@ -28,10 +28,24 @@ from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.network.spec import Network
 from depthgauge.recipes.audit import counted_finding
+from depthgauge.recipes.curves import bare as without_curves
+from depthgauge.recipes.curves import by_kind, changes, written
+from depthgauge.recipes.heads import with_norms
+from depthgauge.recipes.inside import headed
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
-from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Target, init_of, number_of, scope_of
+from depthgauge.recipes.rules import (
+    Around,
+    Form,
+    Group,
+    Plan,
+    Recipe,
+    Target,
+    init_of,
+    number_of,
+    scope_of,
+)
 from depthgauge.recipes.wrappers import (
     Entered,
     Left,
@@ -44,6 +58,7 @@ from depthgauge.recipes.wrappers import (
     norm_of,
 )
 from depthgauge.trace.graph import common_path
+from depthgauge.trace.heads import ROLES
 from depthgauge.trace.layout import Layout, Normed, Residual, Weight, layout
 
 #: In the path of a parameter that a module computes its weight from.
@@ -114,10 +129,11 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
 def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]:
     """The block by the recipe, and the initialisers that it asks for."""
     # Two blocks show all that one says: its last layer leads on, and is no head.
-    two = replace(network, equation=network.block, scalars=None, depth=2, draws="keyed")
-    shape = (4, *two.state_shape)
-    found = layout(two.module(), torch.randn(shape, generator=torch.Generator().manual_seed(0)))
-    each = max(len(found.branches) // 2, 1)  # equal steps of a block look like blocks of their own
+    depth = network.depth if rules.whole else 2
+    block = without_curves(network.block) if rules.whole else network.block
+    some = replace(network, equation=block, scalars=None, depth=depth, draws="keyed")
+    found = _laid_out(some)
+    each = max(len(found.branches) // depth, 1)  # equal steps of a block look like several
     placed = (replace(b, block=k // each + 1) for k, b in enumerate(found.branches))
     plan = rules.plan(replace(found, branches=tuple(placed)))
     if any(not weight.bias for weight in plan.biased):
@@ -137,8 +153,30 @@ def _rewritten(network: Network, rules: Recipe) -> tuple[Block, dict[str, Init]]
                 f"{rules.title} gives {name} another standard deviation in each block, which no "
                 f"formula in l says; build the network and apply the recipe to the module"
             )
-    forms = plan.forms[: len(plan.forms) // 2]
-    return reshaped(network.block, forms) if forms else network.block, inits
+    forms = plan.forms[: len(plan.forms) // depth]
+    if plan.forms != forms * depth and rules.whole:
+        raise NetworkError(
+            f"{rules.title} gives the sums of each block other weights, which no formula in l "
+            f"says; build the network and apply the recipe to the module"
+        )
+    numbers = {id(row.weight): (row.front, row.behind) for row in plan.around}
+    around = [[numbers[id(w)] for w in b.weights if id(w) in numbers] for b in found.branches]
+    block = reshaped(block, forms, around) if forms else block
+    if plan.curves:
+        block = written(block, by_kind(found.bends.rows, plan.curves))
+        after = rules.plan(_laid_out(replace(some, equation=block)))
+        if wrong := [count.why for count in after.counts if count.found < count.expected]:
+            raise NetworkError(
+                f"{rules.title} cannot be put into '{network.block}', where {wrong[0]}; write each "
+                f"activation and what multiplies it as one value"
+            )
+    return block, inits
+
+
+def _laid_out(network: Network) -> Layout:
+    shape = (4, *network.state_shape)
+    batch = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return layout(network.module(), batch)
 
 
 def _biased(node: Node) -> Node:
@@ -162,6 +200,7 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     copied = duplicate(model)
     found = layout(copied, batch)
+    rules = rules.on(copied, batch, found)
     plan = rules.plan(found)
     bare = tuple(dict.fromkeys(weight.owner for weight in plan.biased if not weight.bias))
     given = [path for path in bare if _given_bias(copied.get_submodule(path))]
@@ -169,7 +208,7 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     if given or moved:
         found = layout(copied, batch)
         plan = rules.plan(found)
-    work = _Work(copied, found, plan)
+    work = _Work(copied, headed(found, plan), plan)
     work.changes += [f"{len(given)} layers with a bias put in"] if given else []
     work.changes += [f"norms moved in {moved} of PyTorch's layers"] if moved else []
     work.left += [f"'{path}' has no bias, and none can be put in" for path in bare
@@ -278,7 +317,7 @@ class _Work:
                 if target.raw:
                     self._standardise(target)
             if rule.targets:
-                self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.law}")
+                self.changes.append(f"{len(rule.targets)} {rule.group}: {rule.told}")
 
     def _standardise(self, target: Target) -> None:
         """Have the module compute its weight at each pass, so that the law outlives the steps."""
@@ -304,7 +343,8 @@ class _Work:
     def form(self) -> None:
         plan = self.plan
         done: Counter[str] = Counter()
-        if plan.forms and all(f.norms is not None and not f.norms for f in plan.forms):
+        normless = plan.forms and all(f.norms is not None and not f.norms for f in plan.forms)
+        if (normless and not plan.inside) or plan.curves:
             for path in self.found.norms:
                 self._replace(path, nn.Identity, done, "norms out")
         if plan.everywhere is not None:
@@ -312,7 +352,9 @@ class _Work:
                 if norm.kind != plan.everywhere:
                     self._exchange(norm, plan.everywhere, done)
         kept = self._final(done) if plan.final is not None else set()
-        for branch, form in zip(self.found.branches, plan.forms, strict=False):
+        for k, (branch, form) in enumerate(zip(self.found.branches, plan.forms, strict=False)):
+            if plan.curves and self.found.bends.reader[k] >= 0:  # which takes the sum's factor
+                form = replace(form, skip=None, factor=None)
             inside = "in" not in branch.norm_at  # what is put around later comes first
             if inside and form.inlet is not None:
                 self._inlet(branch, form, form.inlet, done)
@@ -321,14 +363,20 @@ class _Work:
             if not inside and form.inlet is not None:
                 self._inlet(branch, form, form.inlet, done)
             self._coefficients(branch, form, done)
-            if form.logits is not None:
+            if form.scored is not None:
+                self._scored(branch, form, form.scored, done)
+            elif form.logits is not None:
                 self._logits(branch, form.logits, done)
             if form.shifts:
                 self._shifts(branch, done)
             if form.biased:
                 self._biases(branch, done)
+        for row in plan.around:
+            self._around(row, done)
         if plan.outlet is not None:
             self._outlets(plan.outlet, done)
+        if plan.curves:
+            self._curves(done)
         for put in self.later:  # behind all that is put around the last sum
             put()
         for module in self.model.modules():
@@ -382,7 +430,9 @@ class _Work:
                     f"'{branch.path}' has no norm at its '{at}' whose gain could be set"
                 )
             return
-        if not form.norms:
+        if not form.norms:  # of some branches alone; where it is of all, norms are out already
+            for norm in branch.placed:
+                self._replace(norm.path, nn.Identity, done, "norms out")
             return
         here: dict[str, list[Normed]] = {}
         for norm in branch.placed:
@@ -506,6 +556,75 @@ class _Work:
         what = f"attention logits scaled to {text}"
         self._wrap(branch.queries, lambda m: Left(m, Times(ratio)), done, what)
 
+    def _curves(self, done: Counter[str]) -> None:
+        """Activations transformed, each in the module that it is."""
+        asked = changes(self.found.bends.rows, self.plan.curves, self.modules)
+        for path, change, curve in asked:
+            if isinstance(change, str):
+                self.left.append(change)
+            else:
+                self._wrap(path, change, done, "activations transformed", curve)
+
+    def _around(self, row: Around, done: Counter[str]) -> None:
+        """The fixed numbers in front of a weight layer and behind it."""
+        weight = row.weight
+        front = number_of(row.front, row.scope) / weight.front
+        behind = 1.0 if row.behind is None else number_of(row.behind, row.scope) / weight.behind
+        if math.isnan(front * behind):
+            self.left.append(f"the numbers around the layer of '{weight.path}' could not be read")
+        elif not self._alone(weight) and not math.isclose(front * behind, 1):
+            self.left.append(
+                f"the layer of '{weight.path}' is no module of its own: its number was not put in"
+            )
+        else:
+            if not math.isclose(front, 1):
+                put_in: Callable[[nn.Module], nn.Module] = lambda m: Entered(m, Times(front))  # noqa: E731
+                self._wrap(weight.called, put_in, done, "inputs of layers scaled", front)
+            if not math.isclose(behind, 1):
+                put_on: Callable[[nn.Module], nn.Module] = lambda m: Left(m, Times(behind))  # noqa: E731
+                self._wrap(weight.called, put_on, done, "outputs of layers scaled", behind)
+
+    def _alone(self, weight: Weight) -> bool:
+        """Whether the layer is a module that does nothing else."""
+        module = self.modules.get(weight.called)
+        matrices = [p for p in module.parameters() if p.dim() > 1] if module is not None else []
+        return weight.called == weight.owner and self._leaf(weight.called) and len(matrices) == 1
+
+    def _scored(self, branch: Residual, form: Form, kind: str, done: Counter[str]) -> None:
+        """Norms of queries and keys behind the layers that make them, logits by their number."""
+        scope = {**scope_of(self.found, branch), "d": float(branch.head or 1)}
+        number = number_of(form.logits or "1/sqrt(d)", scope) / branch.logits
+        start = None if form.temperature is None else number_of(form.temperature, scope)
+        wanted = {("query", kind, branch.head), ("key", kind, branch.head)}
+        if (
+            wanted == set(branch.scored)
+            and math.isclose(number, 1)
+            and (start is None or branch.temperatures)
+        ):
+            if start is not None:
+                with torch.no_grad():
+                    self.model.get_parameter(branch.temperatures[0]).fill_(start)
+            return
+        if branch.scored or branch.temperatures or math.isnan(number):
+            why = "are not read" if math.isnan(number) else "have norms or numbers of their own"
+            self.left.append(f"queries and keys in '{branch.path}' {why}: nothing was put there")
+            return
+        made: dict[str, list[Weight]] = {}
+        for weight in branch.weights:
+            if weight.role in ROLES or weight.role == "projection":
+                made.setdefault(weight.called, []).append(weight)
+        what = f"{kind} norms of queries and keys"
+        for path, weights in made.items():
+            if {weight.role for weight in weights} == {"value"}:
+                continue
+            change = partial(
+                with_norms, weights=weights, head=branch.head, kind=kind, number=number, start=start
+            )
+            try:
+                self._wrap(path, change, done, what)
+            except NetworkError as error:
+                self.left.append(f"'{path}' is left without norms: {error}")
+
     def _outlets(self, text: str, done: Counter[str]) -> None:
         """What enters each head times a number."""
         branches = self.found.branches
@@ -578,13 +697,18 @@ class _Work:
         last = [w.called for w in branch.weights if w.last]
         if not last:
             self.left.append(f"the last layer of '{branch.path}' was not found")
+        elif f"{branch.within}.".startswith(f"{last[-1]}."):
+            self.left.append(
+                f"the last layer of '{branch.path}' is no module of its own: nothing was put "
+                f"behind it"
+            )
         else:
             path = outer[-1] if outer and self._leaf(outer[-1]) else last[-1]
             self._wrap(path, change, done, what, amount)
 
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
-        layers = {w.called: w.last for w in branch.weights}
+        layers = {w.called: w.last for w in branch.weights if not w.table}
         for path in dict.fromkeys(branch.activations):
             if self._leaf(path):
                 self._wrap(path, Shifted, done, "activations with a scalar bias")

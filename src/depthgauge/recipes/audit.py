@@ -26,11 +26,13 @@ from torch.optim import Optimizer
 
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import options_of, rms_of
+from depthgauge.recipes.clipping_held import Clip, clipping_held
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.first_steps import first_gradients
-from depthgauge.recipes.inside import counted, effective
+from depthgauge.recipes.inside import counted, effective, headed, scaled_biases
 from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.rounding import coarsest, of_mean, rounding
 from depthgauge.recipes.rules import (
     Count,
     Form,
@@ -42,15 +44,16 @@ from depthgauge.recipes.rules import (
     number_of,
     scope_of,
 )
+from depthgauge.recipes.scored import scored_finding, temperature_finding
 from depthgauge.trace.layout import Layout, Residual, layout
 from depthgauge.trace.measuring import measure_module
 
-__all__ = ["Audit", "Finding", "audit", "counted_finding", "held"]
+__all__ = ["EXACT", "Audit", "Finding", "audit", "counted_finding", "held"]
 
 #: Whose root mean square no chance enters, and how far it may lie from the recipe's (bfloat16).
-_EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
+EXACT, _ROUNDED = ("constant", "orthogonal", "delta_orthogonal", "identity"), 2e-3
 #: Whose mean is not that of numbers drawn one by one.
-_UNDRAWN = ("zeros", "standardised", *_EXACT)
+_UNDRAWN = ("zeros", "standardised", *EXACT)
 #: How far a fixed factor or a learned number may lie from the recipe's.
 _CLOSE = 1e-3
 
@@ -100,16 +103,19 @@ def audit(
     recipe: str | Recipe,
     optimizer: Optimizer | None = None,
     loss: Callable[..., Any] | None = None,
+    clip: Clip | None = None,
 ) -> Audit:
     """Hold a module to a recipe, by name or as one. The model is left as it was.
 
     ``optimizer``: held to the recipe's groups. ``loss``: of which the gradients of the first steps
-    are taken; without one a fixed random cotangent's. Raises SpecificationError for a name that no
-    recipe has, NetworkError for a network that the recipe does not cover or that cannot be run,
-    ModelError when the model raises.
+    are taken; without one a fixed random cotangent's. ``clip(model)``, which clips the gradients of
+    the model that it is given: held to adaptive clipping, on a copy. Raises
+    SpecificationError for a name that no recipe has, NetworkError for a network that the recipe
+    does not cover or that cannot be run, ModelError when the model raises.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
     found = layout(model, batch)
+    rules = rules.on(model, batch, found)
     plan = rules.plan(found)
     findings = list(held(model, found, plan))
     if rules.measured is not None:
@@ -120,12 +126,14 @@ def audit(
         findings += _woken(model, batch, plan.wakes, loss)
     if optimizer is not None:
         findings += groups_held(model, plan, optimizer)
+    if clip is not None:
+        findings += clipping_held(model, batch, clip)
     return Audit(rules.name, found.L, found.m, tuple(findings))
 
 
 def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     """What the weights and the equations of a model say, without another pass."""
-    parameters = dict(model.named_parameters())
+    found, parameters = headed(found, plan), dict(model.named_parameters())
     weights = effective(model, parameters)
     for rule in plan.rules:
         if rule.targets:
@@ -144,7 +152,7 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         yield _multiplied(found, plan.outlet)
     if plan.final is not None and found.ends:
         yield _final(found, plan)
-    for count in (*counted(found, plan), *plan.counts):
+    for count in (*counted(found, plan), *scaled_biases(parameters, plan.scales), *plan.counts):
         yield counted_finding(count)
 
 
@@ -160,6 +168,12 @@ def _near(rms: float, expected: float, numbers: int) -> bool:
     if expected == 0:
         return rms == 0
     return abs(rms / expected - 1) <= 5 / math.sqrt(2 * numbers) + 0.02
+
+
+def _is_constant(tensor: Tensor, value: float) -> bool:
+    """Whether all its numbers are this one, as its format can hold it."""
+    close = (_CLOSE + rounding(tensor.dtype)) * abs(value)
+    return bool(((tensor.detach().double() - value).abs() <= close).all())
 
 
 @dataclass(frozen=True)
@@ -181,9 +195,8 @@ class _Seen:
         if not self.target.sized and init == self.target.init:
             return True
         if init_of(init).kind == "constant":  # of few numbers a size would say too little
-            value = self.constant(init)
-            return bool(((self.tensor - value).abs() <= _CLOSE * abs(value)).all())
-        if init_of(init).kind in _EXACT:
+            return _is_constant(self.tensor, self.constant(init))
+        if init_of(init).kind in EXACT:
             return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
         # The size of standardised rows is no sample's.
         exact = init_of(init).kind == "standardised"
@@ -220,9 +233,10 @@ class _Seen:
         if kind == "standardised":
             row = flat.reshape(flat.shape[0], -1)
             sizes = row.square().mean(1).sqrt()
-            if float((row.mean(1).abs() / sizes).max()) > 1e-3:
+            off = of_mean(self.tensor.dtype, row.shape[1])
+            if float((row.mean(1).abs() / sizes).max()) > 1e-3 + off:
                 return "rows whose mean is not taken off, expected standardised ones"
-            if float(sizes.min()) < 0.99 * float(sizes.max()):
+            if float(sizes.min()) < (0.99 - 2 * off) * float(sizes.max()):
                 return "rows of different sizes, expected standardised ones"
         chance = 5 / math.sqrt(max(flat.numel(), 1)) + 0.02
         if kind not in _UNDRAWN and abs(float(flat.mean())) > self.rms * chance:
@@ -254,7 +268,7 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
         once = sum(
             s.target.raw != "" and ".parametrizations." not in s.target.weight.path for s in seen
         )
-        said = f"{rule.group}: {rule.law}"
+        said = f"{rule.group}: {rule.told}"
         said += (
             f"; {once} of {len(seen)} at the start alone, no parametrisation keeps it"
             if once
@@ -271,14 +285,14 @@ def _rule(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
     ratio = _ratio(wrong)
     values = [s.rms for s in wrong]
     if all(init_of(s.target.init).kind == "constant" for s in wrong):
-        said = f"{head}{wrong[0].farthest:.4g}, expected {rule.law}"
+        said = f"{head}{wrong[0].farthest:.4g}, expected {rule.told}"
     elif ratio == 0:
-        said = f"{head}zero, expected {rule.law}"
+        said = f"{head}zero, expected {rule.told}"
     elif len({round(s.expected, 12) for s in wrong}) == 1 and max(values) < 1.2 * min(values):
         mean = math.fsum(values) / len(values)
         said = f"{head}std {_four(mean)}, expected {_four(wrong[0].expected)} ({ratio:.2g} times)"
     else:
-        said = f"{head}std {ratio:.3g} times the expected one ({rule.law})"
+        said = f"{head}std {ratio:.3g} times the expected one ({rule.told})"
     why = _mistake(wrong)
     return Finding(rule.group, right, len(seen), said + (f": {why}" if why else path), ratio)
 
@@ -345,6 +359,7 @@ class _Step:
     branch: Residual
     form: Form
     scope: Mapping[str, float]
+    close: float = _CLOSE
 
     def number(self, text: str | None, other: float) -> float:
         return other if text is None else number_of(text, self.scope)
@@ -354,14 +369,17 @@ class _Step:
         return not (math.isnan(self.branch.skip) or math.isnan(self.branch.factor))
 
     def multiplied(self, text: str, here: Sequence[tuple[str, float]]) -> bool:
-        """Whether ``here`` is this learned multiplier, ``"gain(1e-5)"``, and no other."""
+        """Whether ``here`` is this learned multiplier, ``"gain(1e-5)"``, and no other; ``"gain"``
+        is one of any size."""
         kind, _, initial = text.removesuffix(")").partition("(")
+        if kind and not initial:
+            return self.readable and [word for word, _ in here] == [kind]
         asked = ((kind, number_of(initial, self.scope)),) if kind else ()
         return (
             self.readable
             and len(asked) == len(here)
             and all(
-                a == b and math.isclose(x, y, rel_tol=_CLOSE, abs_tol=1e-12)
+                a == b and math.isclose(x, y, rel_tol=self.close, abs_tol=1e-12)
                 for (a, x), (b, y) in zip(asked, here, strict=True)
             )
         )
@@ -384,8 +402,9 @@ def _forms(
     found: Layout, forms: Sequence[Form], parameters: Mapping[str, Tensor], once: bool
 ) -> Iterator[Finding]:
     """``once``: whether one norm is to stand at each place, or as many as there are."""
+    close = _CLOSE + coarsest(parameters.values())
     steps = [
-        _Step(branch, form, scope_of(found, branch))
+        _Step(branch, form, scope_of(found, branch), close)
         for branch, form in zip(found.branches, forms, strict=False)
     ]
     weighed = [s for s in steps if s.form.skip is not None or s.form.factor is not None]
@@ -393,6 +412,10 @@ def _forms(
         yield _weighed(weighed)
     if attending := [s for s in steps if s.form.logits is not None and s.branch.head]:
         yield _scored(attending)
+    if scored := [s for s in steps if s.form.scored is not None]:
+        yield scored_finding([(s.branch, s.form) for s in scored])
+        if any(s.form.temperature is not None for s in scored):
+            yield temperature_finding([(s.branch, s.form) for s in scored], parameters)
     if learned := [s for s in steps if s.form.learned is not None and not s.form.shifts]:
         yield _learned([(s, s.form.learned or "", s.branch.learned) for s in learned], "branches")
     if carried := [s for s in steps if s.form.carried is not None]:
@@ -410,7 +433,7 @@ def _forms(
     shifted = [s.branch for s in steps if s.form.shifts]
     if shifted:
         # Of attention the whole sub-layer is shifted, not its output layer apart.
-        layers = [w for branch in shifted for w in branch.weights if w.role != "output"]
+        layers = [w for b in shifted for w in b.weights if w.role != "output" and not w.table]
         for what, number, of in (
             ("weight layers of branches with a scalar bias in front",
              sum(w.shifted for w in layers), len(layers)),
@@ -549,6 +572,9 @@ def _multiplied(found: Layout, outlet: str) -> Finding:
     if not all(right):
         at = right.index(False)
         said += f"; '{found.heads[at].path}' has {found.outlets[at]:.4g}"
+        said += (
+            ": on the path that this batch takes it is missing" if found.outlets[at] == 1 else ""
+        )
     return Finding("multipliers of heads", sum(right), len(right), said)
 
 
@@ -556,10 +582,7 @@ def _gains(
     gains: Sequence[tuple[str, float, str]], wanted: int, parameters: Mapping[str, Tensor]
 ) -> Finding:
     """Gains of norms that are to begin at a number."""
-    right = [
-        bool(path) and bool(((parameters[path] - value).abs() <= _CLOSE * abs(value)).all())
-        for path, value, _ in gains
-    ]
+    right = [bool(path) and _is_constant(parameters[path], value) for path, value, _ in gains]
     value = f"{gains[0][1]:g}" if gains else "a number"
     said = f"{sum(right)} of {wanted} gains of norms begin at {value}"
     if not all(right):

@@ -16,11 +16,11 @@ from typing import Final
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import TORCH
-from depthgauge.recipes.mup import LOGITS_MISTAKES, head_rule, matrices, width_of
+from depthgauge.recipes.mup import LOGITS_MISTAKES, bare, head_rule, matrices, width_of
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout
 
-__all__ = ["COMPLETEP", "completep", "plan_of"]
+__all__ = ["COMPLETEP", "completep", "plan_of", "vectors_of"]
 
 #: By alpha: the branch's multiplier, with ``{base}`` for the base depth.
 _FACTOR: Final = {1.0: "{base}/depth", 0.5: "sqrt({base}/depth)"}
@@ -52,7 +52,7 @@ def plan_of(
     eps = k**-alpha / m
     groups = (
         Group("hidden weights of branches", inside, k ** (alpha - 1) / m, m, eps),
-        Group("biases and norms of branches", _vectors(layout), k ** (alpha - 1), 1.0, eps),
+        Group("biases and norms of branches", vectors_of(layout), k ** (alpha - 1), 1.0, eps),
         Group("hidden weights outside of branches", tuple(w.path for w in outside), 1 / m, m),
     )
     return Plan(
@@ -64,6 +64,7 @@ def plan_of(
         groups=groups,
         outlet=f"{base_width}/n",
         adaptive=True,
+        bare=bare(layout, width, base_width) if layout.blocks == base_depth else "",
     )
 
 
@@ -85,7 +86,7 @@ def _form(alpha: float, base: int) -> Form:
     )
 
 
-def _vectors(layout: Layout) -> tuple[str, ...]:
+def vectors_of(layout: Layout) -> tuple[str, ...]:
     """Biases of branches, and what their norms learn."""
     inside = tuple(w for branch in layout.branches for w in branch.weights)
     biases = [w.bias for w in inside if w.bias]

@@ -14,7 +14,7 @@ One stack is an encoder or a decoder alone; both rules are then the same.
 from __future__ import annotations
 
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.recipes.stacks import Stack, stacks
+from depthgauge.recipes.stacks import Stack, factors, stacks
 from depthgauge.trace.layout import Layout, Residual
 
 __all__ = ["ALPHA", "BETA", "DEEPNORM", "constants"]
@@ -55,6 +55,7 @@ def _plan(layout: Layout) -> Plan:
         ),
         tuple(forms),
         final="none",
+        scales=factors(scaled),
     )
 
 

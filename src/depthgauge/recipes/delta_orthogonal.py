@@ -82,7 +82,7 @@ def delta_orthogonal(weight_variance: float = 1.05) -> Recipe:
         biases = tuple(Target(b, std, scope, others) for b in layout.biases_of(kernels))
         law = f"{own} times orthonormal columns at the centre, zero elsewhere"
         rules = (
-            Rule("kernels", law + derived_for(layout, ("tanh",), "tanh"), weights),
+            Rule("kernels", law, weights, derived_for(layout, ("tanh",), "tanh")),
             Rule("biases", f"normal of standard deviation sqrt({bias_variance})", biases),
         )
         return Plan(rules, biased=tuple(kernels))

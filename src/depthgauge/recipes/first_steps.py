@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from depthgauge.instruments.hessian import duplicate
 from depthgauge.trace.backward import dense
-from depthgauge.trace.batches import call, tensors
+from depthgauge.trace.batches import call, mapped, tensors
 from depthgauge.trace.running import loss_of, quiet, unwrapped
 
 __all__ = ["STEPS", "first_gradients"]
@@ -18,6 +18,7 @@ __all__ = ["STEPS", "first_gradients"]
 STEPS: Final = 3
 #: Small against any weight: a step is to wake what sleeps, not to train.
 _RATE: Final = 1e-3
+_HALVES: Final = (torch.float16, torch.bfloat16)
 
 
 def first_gradients(
@@ -26,10 +27,11 @@ def first_gradients(
     """For each step, by parameter, whether its gradient is exactly zero (or there is none).
 
     Steps of SGD on a copy, in which the largest gradient moves by 1e-3; without a loss that of a
-    fixed random cotangent at every output. The model is left as it was. Raises ModelError where the
-    loss raises. Nothing is found of a model whose parameters are all frozen.
+    fixed random cotangent at every output. Half precision is taken in float32, where the model
+    runs in it: what underflows is not zero by design. The model is left as it was. Raises
+    ModelError where the loss raises. Nothing is found of a model whose parameters are all frozen.
     """
-    copied, _ = unwrapped(duplicate(model))
+    copied, batch = _widened(unwrapped(duplicate(model))[0], batch)
     parameters = {name: p for name, p in copied.named_parameters() if p.requires_grad}
     if not parameters:
         return []
@@ -51,6 +53,20 @@ def first_gradients(
                     if g is not None and largest:
                         parameters[name].sub_(g * (_RATE / largest))
     return found
+
+
+def _widened(model: nn.Module, batch: Any) -> tuple[nn.Module, Any]:
+    """Model and batch in float32 where they are of half precision and run in it."""
+    if not any(p.dtype in _HALVES for p in model.parameters()):
+        return model, batch
+    copied = duplicate(model).float()
+    wide = mapped(batch, lambda x: x.float() if x.dtype in _HALVES else x)
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
+            call(copied, wide)
+    except Exception:  # a dtype that its code says
+        return model, batch
+    return copied, wide
 
 
 def _dense(g: Tensor | None) -> Tensor | None:

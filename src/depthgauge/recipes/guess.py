@@ -2,38 +2,57 @@
 
 Every recipe that covers the network is held to its weights and equations. What a recipe asks for is
 its evidence: the tensors and places that are as it has them speak for it, the others against it. A
-recipe agrees when nothing speaks against it.
+recipe agrees when nothing speaks against it and something that is its own shows. Doubts are what
+its law is not derived for, and that another recipe asks for the same of these weights.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.jsonable import jsonable
-from depthgauge.recipes.audit import Finding, counted_finding, held
+from depthgauge.network.init import rms_of
+from depthgauge.recipes.audit import EXACT, Finding, counted_finding, held
 from depthgauge.recipes.registry import RECIPES
-from depthgauge.recipes.rules import Recipe
+from depthgauge.recipes.rules import Recipe, Target, init_of
 from depthgauge.trace.layout import Layout, layout
 
 __all__ = ["Candidate", "Guess", "guess"]
+
+#: By path and rows of a weight: how it is drawn, and its root mean square.
+Sizes: TypeAlias = Mapping[tuple[str, Any], tuple[str, float]]
 
 
 @dataclass(frozen=True)
 class Candidate:
     """One recipe and what it asks of this network. ``weight``: of what it asks, how much concerns
-    the numbers of weights and factors: a placement of norms alone is met by many networks."""
+    the numbers of weights and factors: a placement of norms alone is met by many networks.
+    ``sizes``: the root mean square that it asks of each weight; ``bare``: why nothing of its own
+    shows; ``doubts``: what else keeps it from being the one; ``same``: recipes that agree and ask
+    for the same of these weights."""
 
     recipe: Recipe
     findings: tuple[Finding, ...]
     initialises: bool
+    sizes: Sizes = field(default_factory=dict)
+    bare: str = ""
+    doubts: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
-        return bool(self.findings) and all(f.holds for f in self.findings)
+        return bool(self.findings) and not self.bare and all(f.holds for f in self.findings)
+
+    @property
+    def unmeant(self) -> bool:
+        """Whether its law is not derived for an activation of the network."""
+        return any(doubt.startswith("derived for") for doubt in self.doubts)
 
     @property
     def share(self) -> float:
@@ -59,6 +78,11 @@ class Guess:
         first = self.candidates[0] if self.candidates else None
         return first.recipe if first is not None and first.agrees else None
 
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """Other recipes that the numbers of these weights do not tell from the one named."""
+        return self.candidates[0].same if self.named is not None else ()
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         document: dict[str, Any] = jsonable({
@@ -71,7 +95,9 @@ class Guess:
                     "agrees": c.agrees,
                     "share": c.share,
                     "for": [f.said for f in c.findings if f.holds],
-                    "against": [f.said for f in c.findings if not f.holds],
+                    "against": [f.said for f in c.findings if not f.holds]
+                    + ([c.bare] if c.bare else []),
+                    "doubts": list(c.doubts),
                 }
                 for c in self.candidates
             ],
@@ -82,24 +108,71 @@ class Guess:
 
 
 def guess(model: nn.Module, batch: Any) -> Guess:
-    """Hold a module to every recipe that covers it; the model is left as it was.
+    """Hold a module to every recipe that covers it, but for those whose audit is a search of its
+    own; the model is left as it was.
 
     Raises NetworkError for what cannot be run, ModelError when the model raises.
     """
     found = layout(model, batch)
-    every = (_candidate(model, batch, found, recipe) for recipe in RECIPES.values())
+    asked = [recipe for recipe in RECIPES.values() if not recipe.searches]
+    every = (_candidate(model, batch, found, recipe) for recipe in asked)
     candidates = [candidate for candidate in every if candidate is not None]
-    candidates.sort(key=lambda c: (c.agrees, c.initialises, c.share, c.evidence), reverse=True)
+    candidates = [_beside(candidate, candidates) for candidate in candidates]
+    candidates.sort(key=_rank, reverse=True)
     return Guess(found.L, found.m, tuple(candidates))
+
+
+def _rank(c: Candidate) -> tuple[bool, bool, bool, float, int]:
+    return c.agrees, c.initialises, not c.unmeant, c.share, c.evidence
+
+
+def _beside(candidate: Candidate, others: Sequence[Candidate]) -> Candidate:
+    """With the doubt that others that agree ask for the same."""
+    if not candidate.agrees or not candidate.sizes:
+        return candidate
+    same = [
+        other.recipe.name
+        for other in others
+        if other is not candidate and other.agrees and _same(candidate.sizes, other.sizes)
+    ]
+    if not same:
+        return candidate
+    doubt = f"{' and '.join(same)} {'asks' if len(same) == 1 else 'ask'} the same of these weights"
+    return replace(candidate, doubts=(*candidate.doubts, doubt), same=tuple(same))
+
+
+def _same(a: Sizes, b: Sizes) -> bool:
+    """Whether both ask weights of the same kind and size of the weights that both cover."""
+    shared = a.keys() & b.keys()
+    return bool(shared) and all(
+        a[key][0] == b[key][0] and math.isclose(a[key][1], b[key][1], rel_tol=1e-6)
+        for key in shared
+    )
 
 
 def _candidate(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candidate | None:
     try:
+        recipe = recipe.on(model, batch, found)
         plan = recipe.plan(found)
     except NetworkError:
         return None
-    findings = tuple(held(model, found, plan))
+    findings = tuple(finding for finding in held(model, found, plan) if finding.of)
     if recipe.measured is not None and all(finding.holds for finding in findings):
         findings = (*findings, *map(counted_finding, recipe.measured(model, batch)))
-    initialises = any(rule.targets for rule in plan.rules)
-    return Candidate(recipe, findings, initialises) if findings else None
+    targets = [target for rule in plan.rules for target in rule.targets]
+    doubts = tuple(rule.doubt for rule in plan.rules if rule.targets and rule.doubt)
+    if not findings:
+        return None
+    return Candidate(recipe, findings, bool(targets), _sizes(targets), plan.bare, doubts)
+
+
+def _sizes(targets: Sequence[Target]) -> Sizes:
+    """What is asked of each matrix or kernel: how it is drawn, and its root mean square."""
+    found = {}
+    for target in targets:
+        weight, init = target.weight, init_of(target.init)
+        if len(weight.shape) > 1 and target.sized:
+            drawn = init.kind if init.kind in (*EXACT, "zeros", "standardised") else "drawn"
+            size = rms_of(init, weight.group, target.scope)
+            found[weight.path, weight.rows] = (drawn, size)
+    return found

@@ -21,7 +21,7 @@ MISTAKES: Final = (
     TORCH,
     ("lecun", "a gain of 1, where ReLU takes sqrt(2)"),
     ("xavier", "Xavier"),
-    ('he(mode="fan_out")', "of the fan out"),
+    ('he(mode="fan_out")', "of the fan out, or of a weight that was read as (in, out)"),
     ("he(gain=2)", "the gain squared: the square root was left out"),
 )
 
@@ -60,10 +60,11 @@ def he(gain: str = "sqrt(2)") -> Recipe:
     def plan(layout: Layout) -> Plan:
         heads = {weight.path for weight in layout.heads}
         weights = [w for w in layout.layers if w.path not in heads]
-        law = f"{gain} / sqrt(fan in)"
+        law, doubt = f"{gain} / sqrt(fan in)", ""
         if own:
-            law = f"sqrt(2 / fan in){derived_for(layout, ('relu', 'leaky_relu'), 'ReLU')}"
-        return of_every_layer(layout, weights, lambda _: init, law, mistakes_of)
+            law = "sqrt(2 / fan in)"
+            doubt = derived_for(layout, ("relu", "leaky_relu"), "ReLU")
+        return of_every_layer(layout, weights, lambda _: init, law, mistakes_of, doubt=doubt)
 
     return Recipe(
         "he",

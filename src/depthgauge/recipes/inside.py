@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from depthgauge.recipes.rules import Count, Form, Plan, number_of, scope_of
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.recipes.rules import Around, Count, Form, Plan, number_of, scope_of
+from depthgauge.trace.layout import Layout, Residual, Weight
 
-__all__ = ["counted", "effective"]
+__all__ = ["counted", "effective", "headed", "scaled_biases"]
 
 _CLOSE: Final = 1e-3
 _ORIGINAL: Final = ".original"
@@ -31,8 +32,29 @@ def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
     return found
 
 
+def headed(layout: Layout, plan: Plan) -> Layout:
+    """The layout, where a recipe gives heads a fixed number, with one that stands behind the last
+    sum of a stream as the head's alone: between the two it could be either's. With a recipe that
+    weighs its sums it is the sum's alone."""
+    if plan.outlet is None:
+        return layout
+    last = {branch.stream: branch for branch in layout.branches}
+    formed = zip(layout.branches, plan.forms, strict=False)
+    weighed = {id(branch) for branch, form in formed if form.skip not in (None, "1")}
+    if weighed:
+        return replace(layout, outlets=tuple(w.front * w.behind for w in layout.heads))
+    rows = []
+    for branch in layout.branches:
+        by = branch.behind if branch is last[branch.stream] and branch.behind else 1.0
+        rows.append(replace(branch, skip=branch.skip / by, factor=branch.factor / by))
+    return replace(layout, branches=tuple(rows))
+
+
 def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
-    """Inlets, biases and scalars that leak to the skip, as the plan's forms have them."""
+    """Numbers around layers, inlets, biases and scalars that leak to the skip, as the plan has
+    them."""
+    if plan.around:
+        yield _surrounded(plan.around)
     rows = list(zip(layout.branches, plan.forms, strict=False))
     if scaled := [(branch, form) for branch, form in rows if form.inlet is not None]:
         yield _inlets(layout, scaled)
@@ -46,6 +68,49 @@ def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
         leaking = sum(branch.leaks for branch in shifted)
         why = "the skip is to carry the state as it is"
         yield Count("branches whose first scalar bias is added to the skip too", leaking, 0, why)
+
+
+def _surrounded(rows: Sequence[Around]) -> Count:
+    """The fixed numbers in front of weight layers and behind them."""
+    wrong = [row for row in rows if not math.isclose(row.found, row.asked, rel_tol=_CLOSE)]
+    why = ""
+    if wrong:
+        row = wrong[0]
+        why = f"'{row.weight.path}' has {row.found:.4g}, expected {row.asked:.4g}"
+        tables = [{words: text for text, words in r.mistakes} for r in wrong]
+        for words in tables[0]:
+            if all(
+                words in table
+                and math.isclose(r.found, number_of(table[words], r.scope), rel_tol=_CLOSE)
+                for r, table in zip(wrong, tables, strict=True)
+            ):
+                why += f": {words}"
+                break
+    return Count("weight layers between their numbers", len(rows) - len(wrong), len(rows), why)
+
+
+def scaled_biases(
+    parameters: Mapping[str, Tensor], scales: Sequence[tuple[Weight, float]]
+) -> Iterator[Count]:
+    """Biases that have the size of PyTorch's, ``1/sqrt(3 fan_in)``, times the factor of their
+    weights; nothing where all are zero, or where so few numbers fit the size itself as well."""
+    own, both, biases = [], [], 0
+    for weight, factor in scales:
+        if not weight.bias or not weight.fan_in:
+            continue
+        bias = parameters[weight.bias].detach().double()
+        bias = bias if weight.rows is None else bias[list(weight.rows)]
+        if bool(bias.any()):
+            biases += 1
+            own.append(bias * math.sqrt(3 * weight.fan_in))
+            both.append(own[-1] / factor)
+    if not biases:
+        return
+    plain, scaled = (float(torch.cat(part).square().mean().sqrt()) for part in (own, both))
+    near = 5 / math.sqrt(2 * sum(map(len, own))) + 0.02
+    wrong = abs(scaled - 1) <= near < abs(plain - 1)
+    why = "a filter by names such as 'fc1' catches 'fc1.bias' too"
+    yield Count("biases scaled as their weights are", biases if wrong else 0, 0, why)
 
 
 def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:

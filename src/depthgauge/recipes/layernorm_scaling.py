@@ -27,6 +27,7 @@ def _mistakes(place: str) -> tuple[tuple[str, str], ...]:
     """Of the branch at ``place`` among all, from 1."""
     return (
         ("1", "the factor is lost"),
+        ("0", "the factor is zero, a buffer that nothing filled"),
         ("1/l", "1/l instead of its root"),
         ("1/sqrt(depth)", "1/sqrt(L) in every layer, L the number of layers"),
         ("1/sqrt(L)", "1/sqrt(L) in every layer, L the number of branches"),

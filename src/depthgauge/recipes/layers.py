@@ -23,6 +23,7 @@ def of_every_layer(
     law: str,
     mistakes: Callable[[Weight], Mistakes],
     sized: bool = True,
+    doubt: str = "",
 ) -> Plan:
     """These weights by ``init``, their biases zero. Raises NetworkError without a weight."""
     if not weights:
@@ -39,7 +40,9 @@ def of_every_layer(
     normed = [weight for weight in weights if weight.lengths]
     why = "their lengths say how large they are; take weight normalisation off"
     counts = (Count("weights of lengths and directions", len(normed), 0, why),) if normed else ()
-    return Plan((Rule("weights", law, targets), Rule("biases", "zero", biases)), counts=counts)
+    return Plan(
+        (Rule("weights", law, targets, doubt), Rule("biases", "zero", biases)), counts=counts
+    )
 
 
 def place_of(weight: Weight) -> tuple[str, str]:
@@ -53,4 +56,4 @@ def place_of(weight: Weight) -> tuple[str, str]:
 def derived_for(layout: Layout, kinds: Sequence[str], words: str) -> str:
     """``""``, or that the network has other activations than those the law is derived for."""
     others = [kind for kind in layout.activations if kind not in kinds]
-    return f"; derived for {words}, and {', '.join(others)} was met" if others else ""
+    return f"derived for {words}, and {', '.join(others)} was met" if others else ""

@@ -23,7 +23,7 @@ _MISTAKES = (
     ("lecun(gain=3/4)", "a gain of 3/4, PyTorch's for SELU, which leaves the fixed point"),
     ("he", "He, which is ReLU's"),
     ("xavier", "Xavier, of both fans"),
-    ('he(mode="fan_out", gain=1)', "of the fan out"),
+    ('he(mode="fan_out", gain=1)', "of the fan out, or of a weight that was read as (in, out)"),
 )
 
 
@@ -32,8 +32,9 @@ def _mistakes(weight: Weight) -> tuple[tuple[str, str], ...]:
 
 
 def _plan(layout: Layout) -> Plan:
-    law = f"1 / sqrt(fan in){derived_for(layout, ('selu', 'identity'), 'SELU')}"
-    return of_every_layer(layout, layout.layers, lambda _: "lecun", law, _mistakes)
+    doubt = derived_for(layout, ("selu", "identity"), "SELU")
+    law = "1 / sqrt(fan in)"
+    return of_every_layer(layout, layout.layers, lambda _: "lecun", law, _mistakes, doubt=doubt)
 
 
 LECUN = Recipe(

@@ -33,8 +33,11 @@ _PASSES: Final = 10
 
 def _plan(layout: Layout) -> Plan:
     law = "orthonormal rows or columns, of the size that the data ask for"
+    kinds = " and ".join(dict.fromkeys(norm.kind for norm in layout.every))
+    met = f"{len(layout.every)} of {kinds} met, which divide out the size of what enters them"
+    doubt = f"derived for networks without norms, and {met}" if kinds else ""
     return of_every_layer(
-        layout, layout.layers, lambda _: "orthogonal", law, lambda _: (), sized=False
+        layout, layout.layers, lambda _: "orthogonal", law, lambda _: (), sized=False, doubt=doubt
     )
 
 
@@ -105,7 +108,7 @@ def _unit(model: nn.Module, batch: Any) -> Sequence[Count]:
 LSUV = Recipe(
     "lsuv",
     "LSUV, layer-sequential unit variance",
-    "a batch of data, of unit variance and large; no norm",
+    "a batch of data, of unit variance and large; made for networks without norms",
     (
         "every weight: orthonormal rows or columns, biases zero",
         "then in forward order each weight is divided by the standard deviation of what its layer "
@@ -115,13 +118,16 @@ LSUV = Recipe(
         "in training mode dropout and batch norm spoil the estimate: evaluation mode",
         "a layer whose output is zero, behind a multiplier of zero, cannot be scaled and is left",
         "each layer's own output has unit variance, the residual stream still grows with depth",
+        "a norm does at every step what this does once: what stands directly in front of one is "
+        "scaled for nothing",
         "of a weight that is used twice the first use counts",
         "another batch gives other numbers: an audit wants the batch that it was made with",
     ),
     "Mishkin and Matas, arXiv 1511.06422",
     _plan,
     judgement="within 10 per cent in an audit, as its PyTorch version; the last weight of a branch "
-    "that begins at zero is drawn, too",
+    "that begins at zero is drawn, too; networks with norms are not refused, apply and audit name "
+    "the norms",
     after=_scaled,
     measured=_unit,
 )

@@ -13,9 +13,11 @@ and a gradient's second moment changes by chi a layer. The critical line has ``q
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,16 @@ from depthgauge.equation.nodes import Number
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import Gate, gate
 
-__all__ = ["Critical", "chi", "critical", "rms_gain", "second_moment", "std_gain"]
+__all__ = [
+    "Critical",
+    "chi",
+    "critical",
+    "gate_of",
+    "points",
+    "rms_gain",
+    "second_moment",
+    "std_gain",
+]
 
 #: Beyond this many standard deviations there is less than 1e-30 of a Gaussian.
 _REACH, _NODES = 12.0, 160
@@ -42,38 +53,45 @@ class Critical:
 
 
 @cache
-def _points() -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre on either side of 0, where activations have their kinks."""
-    x, w = np.polynomial.legendre.leggauss(_NODES)
-    half = _REACH * (x + 1) / 2
-    z = np.concatenate([-half[::-1], half])
-    weights = np.concatenate([w[::-1], w]) * _REACH / 2
+def _legendre() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    return np.polynomial.legendre.leggauss(_NODES)
+
+
+def points(kink: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Where a Gaussian average looks, and the weight of each place: Gauss-Legendre on either side
+    of ``kink``, where the activation has its own (one out of reach counts as 0)."""
+    x, w = _legendre()
+    at = kink if abs(kink) < _REACH else 0.0
+    below, above = (at + _REACH) / 2, (_REACH - at) / 2
+    z = np.concatenate([at - below * (1 - x), at + above * (1 + x)])
+    weights = np.concatenate([w * below, w * above])
     weights *= np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     return torch.from_numpy(z), torch.from_numpy(weights)
 
 
 def _average(of: Callable[[Tensor], Tensor]) -> float:
-    z, weights = _points()
+    z, weights = points()
     return float((of(z) * weights).sum())
 
 
-def _gate(activation: str) -> Gate:
+def gate_of(activation: str, given: Mapping[str, Any] = MappingProxyType({})) -> Gate:
+    """An activation by its name, with the options that are given and the others' defaults."""
     options = {
         name: option.value if isinstance(option, Number) else option
         for name, option in ACTIVATIONS[activation].items()
     }
-    return gate(activation, options)
+    return gate(activation, {**options, **given})
 
 
 def second_moment(activation: str, q: float = 1.0) -> float:
     """``E[phi(sqrt(q) z)^2]``."""
-    phi = _gate(activation).apply
+    phi = gate_of(activation).apply
     return _average(lambda z: phi(math.sqrt(q) * z).square())
 
 
 def _slope(activation: str, q: float) -> float:
     """``E[phi'(sqrt(q) z)^2]``."""
-    one = _gate(activation)
+    one = gate_of(activation)
 
     def squared(z: Tensor) -> Tensor:
         x = math.sqrt(q) * z
@@ -89,7 +107,7 @@ def rms_gain(activation: str) -> float:
 
 def std_gain(activation: str) -> float:
     """``1 / sqrt(Var[phi(z)])``: for standardised weights, which take the mean away."""
-    mean = _average(_gate(activation).apply)
+    mean = _average(gate_of(activation).apply)
     return 1 / math.sqrt(second_moment(activation) - mean**2)
 
 

@@ -15,7 +15,7 @@ from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout, Weight
 
-__all__ = ["LOGITS_MISTAKES", "MUP", "head_rule", "matrices", "mup", "width_of"]
+__all__ = ["LOGITS_MISTAKES", "MUP", "bare", "head_rule", "matrices", "mup", "width_of"]
 
 #: What attention multiplies its logits by in place of 1/d.
 LOGITS_MISTAKES = (
@@ -78,6 +78,17 @@ def head_rule(layout: Layout, init: str, law: str) -> Rule:
     return Rule("weights of the head", law, tuple(Target(w, init, scope, mistakes) for w in own))
 
 
+def bare(layout: Layout, width: int, base_width: int) -> str:
+    """``""``, or why the network does not show what muP asks for beside initialisers and rates."""
+    if any(branch.head for branch in layout.branches):
+        return ""
+    if not layout.heads:
+        return "without a head and attention only its rates are its own, which an optimizer has"
+    if width == base_width:
+        return "at the base width, without attention, only its name is its own"
+    return ""
+
+
 def mup(base_width: int = 256, head: str = "") -> Recipe:
     """muP against a network of ``base_width``, at which rates were found. ``head``: the head's
     initialiser, ``"zeros"`` or one that is the same at every width."""
@@ -102,6 +113,7 @@ def mup(base_width: int = 256, head: str = "") -> Recipe:
             groups=(Group("hidden weights", paths, 1 / m, decay=m),),
             outlet=f"{base_width}/n",
             adaptive=True,
+            bare=bare(layout, width, base_width),
         )
 
     return Recipe(

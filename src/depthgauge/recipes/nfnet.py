@@ -49,8 +49,7 @@ def gains(kind: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[float, 
     """
     if kind not in ACTIVATIONS:
         raise NetworkError(
-            f"no gain is known of the activation '{kind}'; NF-ResNet is for one of "
-            f"{', '.join(ACTIVATIONS)}"
+            f"no gain is known of the activation '{kind}', expected one of {', '.join(ACTIVATIONS)}"
         )
     defaults = {
         name: evaluate(value, {}) if isinstance(value, SCALARS) else value

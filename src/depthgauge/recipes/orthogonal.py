@@ -38,9 +38,9 @@ def orthogonal(gain: str = "1") -> Recipe:
 
     def plan(layout: Layout) -> Plan:
         law = "all singular values 1" if one else f"all singular values {gain}"
-        if one:
-            law += derived_for(layout, ("tanh", "erf", "identity"), "linear layers and tanh")
-        return of_every_layer(layout, layout.layers, lambda _: init, law, mistakes_of)
+        meant = ("tanh", "erf", "identity")
+        doubt = derived_for(layout, meant, "linear layers and tanh") if one else ""
+        return of_every_layer(layout, layout.layers, lambda _: init, law, mistakes_of, doubt=doubt)
 
     return Recipe(
         "orthogonal",

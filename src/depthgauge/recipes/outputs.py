@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from depthgauge.trace.batches import call
 from depthgauge.trace.running import quiet, unwrapped
 
-__all__ = ["Look", "in_evaluation", "visited"]
+__all__ = ["Look", "in_evaluation", "seen", "visited"]
 
 #: Told the path of a weight and what the layer makes; whether the weight was changed, so that the
 #: layer has to run again.
@@ -41,6 +41,37 @@ def visited(model: nn.Module, batch: Any, weights: Mapping[str, Tensor], look: L
     inner, _ = unwrapped(model)
     with in_evaluation(inner), _Visit(weights, look):
         call(inner, batch)
+
+
+def seen(
+    model: nn.Module,
+    batch: Any,
+    paths: Sequence[str],
+    look: Callable[[str, Any], Tensor | None],
+) -> None:
+    """Run the model once without gradients, in evaluation mode, and show what each of these modules
+    makes the first time; what ``look`` returns goes on in its place.
+
+    Raises what the model raises.
+    """
+    todo = set(paths)
+
+    def hook(path: str) -> Callable[..., Any]:
+        def see(module: nn.Module, given: Any, made: Any) -> Tensor | None:
+            if path not in todo:
+                return None
+            todo.discard(path)
+            return look(path, made)
+
+        return see
+
+    handles = [model.get_submodule(path).register_forward_hook(hook(path)) for path in paths]
+    try:
+        with in_evaluation(model):
+            call(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from depthgauge.recipes.rules import Form, Plan, Recipe
+from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target
 from depthgauge.recipes.stacks import refuse_plain
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.layout import Layout, Weight
 
 __all__ = ["PLACEMENTS", "form_of", "placed"]
 
@@ -112,19 +112,39 @@ def placed(name: str, kind: str = "") -> Recipe:
     def plan(layout: Layout) -> Plan:
         refuse_plain(layout, title)
         last = final if final else kind
-        return Plan(forms=tuple(form for _ in layout.branches), final=last)
+        lengths = () if kind else (_lengths(layout),)
+        return Plan(lengths, tuple(form for _ in layout.branches), final=last)
 
     which = f"every norm is {KINDS[kind]}" if kind else "the kind that is there, else layer norm"
     which += "; norms of queries and keys are left as they are"
+    lengths = () if kind else ("the learned number of a ScaleNorm begins at sqrt(d), d the width",)
     return Recipe(
         f"{name}-{kind}" if kind else name,
         title,
         "residual branches",
-        (*_RULES[name], which),
+        (*_RULES[name], which, *lengths),
         _TRAPS[name],
         _REFERENCES[name],
         plan,
         judgement=_JUDGEMENT.get(name, ""),
+    )
+
+
+def _lengths(layout: Layout) -> Rule:
+    """What ScaleNorm's learned numbers begin with: the length of a state whose RMS is 1."""
+    norms = [norm for branch in layout.branches for norm in branch.placed]
+    norms += [norm for end in layout.ends for norm in end.norms]
+    widths = {n.gain: n.width for n in norms if n.kind == "scalenorm" and n.gain}
+    others = (
+        ("constant(1)", "g begins at 1, as the gains of other norms do; here it is a length"),
+    )
+    return Rule(
+        "gains of ScaleNorm",
+        "sqrt(d), d the width",
+        tuple(
+            Target(Weight(path, (1,), 0, 0, False, False), f"constant(sqrt({width}))", {}, others)
+            for path, width in widths.items()
+        ),
     )
 
 

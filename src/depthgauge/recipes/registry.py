@@ -6,15 +6,19 @@ from typing import Final
 
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.recipes.admin import ADMIN, ADMIN_CONSTANT
+from depthgauge.recipes.admin_profile import ADMIN_PROFILE
 from depthgauge.recipes.completep import COMPLETEP
 from depthgauge.recipes.deepnorm import DEEPNORM
 from depthgauge.recipes.deepscalelm import DEEPSCALELM
 from depthgauge.recipes.delta_orthogonal import DELTA_ORTHOGONAL
 from depthgauge.recipes.depth_mup import DEPTH_MUP
 from depthgauge.recipes.derf import DERF
+from depthgauge.recipes.dks import DKS
+from depthgauge.recipes.dt_fixup import DT_FIXUP
 from depthgauge.recipes.dyt import DYT
 from depthgauge.recipes.fixup import FIXUP
 from depthgauge.recipes.gpt2 import GPT2
+from depthgauge.recipes.gradinit import GRADINIT
 from depthgauge.recipes.he import HE
 from depthgauge.recipes.inv_sqrt2 import INV_SQRT2
 from depthgauge.recipes.inv_sqrt_l import INV_SQRT_L, INV_SQRT_L_INIT
@@ -22,11 +26,14 @@ from depthgauge.recipes.layernorm_scaling import LAYERNORM_SCALING
 from depthgauge.recipes.layerscale import LAYERSCALE
 from depthgauge.recipes.lecun import LECUN
 from depthgauge.recipes.lsuv import LSUV
+from depthgauge.recipes.metainit import METAINIT
 from depthgauge.recipes.mix_ln import MIX_LN
 from depthgauge.recipes.mup import MUP
 from depthgauge.recipes.nfnet import NFNET
 from depthgauge.recipes.orthogonal import ORTHOGONAL
 from depthgauge.recipes.placements import PLACEMENTS
+from depthgauge.recipes.qk_norm import QK_NORM, QK_NORM_LAYERNORM, QK_NORM_RMSNORM
+from depthgauge.recipes.residual import RESIDUAL
 from depthgauge.recipes.rezero import REZERO
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.sigma_reparam import SIGMA_REPARAM
@@ -35,6 +42,9 @@ from depthgauge.recipes.smallinit import SMALLINIT
 from depthgauge.recipes.stable_resnet import STABLE_RESNET
 from depthgauge.recipes.sub_ln import SUB_LN
 from depthgauge.recipes.t_fixup import T_FIXUP
+from depthgauge.recipes.tat import TAT
+from depthgauge.recipes.u_mup import U_MUP
+from depthgauge.recipes.unit_scaling import UNIT_SCALING
 from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 from depthgauge.recipes.zero_gamma import ZERO_GAMMA
@@ -52,6 +62,8 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         LSUV,
         WEIGHT_NORM,
         SIGMA_REPARAM,
+        METAINIT,
+        GRADINIT,
     ),
     "residual branches, which a number or their weights make small": (
         INV_SQRT2,
@@ -70,14 +82,27 @@ GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
         DEEPNORM,
         ADMIN,
         ADMIN_CONSTANT,
+        ADMIN_PROFILE,
         SUB_LN,
         LAYERNORM_SCALING,
         MIX_LN,
+        RESIDUAL,
         DYT,
         DERF,
     ),
-    "a Transformer": (GPT2, T_FIXUP, DEEPSCALELM, SMALLINIT),
+    "a Transformer": (
+        GPT2,
+        T_FIXUP,
+        DT_FIXUP,
+        DEEPSCALELM,
+        SMALLINIT,
+        QK_NORM,
+        QK_NORM_LAYERNORM,
+        QK_NORM_RMSNORM,
+    ),
+    "activations in series, which their constants shape for one depth": (DKS, TAT),
     "a base width or depth at which the rates were found": (MUP, DEPTH_MUP, COMPLETEP),
+    "numbers of size 1, in the forward pass in place of the weights": (UNIT_SCALING, U_MUP),
 }
 RECIPES: Final[dict[str, Recipe]] = {
     recipe.name: recipe for group in GROUPS.values() for recipe in group

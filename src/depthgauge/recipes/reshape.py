@@ -65,6 +65,11 @@ class _Term:
     learned: tuple[Value, ...] = ()
 
 
+#: Of each weight layer of a branch, in forward order, the fixed numbers in front of it and behind
+#: it; None: the branch's factor holds the second.
+Numbers = Sequence[tuple[str, str | None]]
+
+
 @dataclass(frozen=True)
 class Multipliers:
     """What stands in front of one residual branch, a fixed number and what is learned, and in front
@@ -75,12 +80,13 @@ class Multipliers:
     skips: tuple[tuple[Scalar, tuple[Value, ...]], ...]
 
 
-def reshaped(block: Block, forms: Sequence[Form]) -> Block:
-    """The block with each residual branch in its form, branches in the order of their sums.
+def reshaped(block: Block, forms: Sequence[Form], around: Sequence[Numbers] = ()) -> Block:
+    """The block with each residual branch in its form, branches in the order of their sums;
+    ``around``: for each branch the numbers around its layers, or none.
 
     Raises NetworkError for a block whose sums cannot be taken apart.
     """
-    return _reshaped(block, forms)[0]
+    return _reshaped(block, forms, around)[0]
 
 
 def multipliers(block: Block) -> tuple[Multipliers, ...]:
@@ -91,7 +97,9 @@ def multipliers(block: Block) -> tuple[Multipliers, ...]:
     return tuple(_reshaped(block, [Form()] * count(block).branches)[1])
 
 
-def _reshaped(block: Block, forms: Sequence[Form]) -> tuple[Block, list[Multipliers]]:
+def _reshaped(
+    block: Block, forms: Sequence[Form], around: Sequence[Numbers] = ()
+) -> tuple[Block, list[Multipliers]]:
     before = count(block)
     if before.branches != len(forms):
         raise NetworkError(
@@ -99,7 +107,7 @@ def _reshaped(block: Block, forms: Sequence[Form]) -> tuple[Block, list[Multipli
             f"{len(forms)}"
         )
     waiting = iter(forms)
-    work = _Reshape(_written_out(block), waiting)
+    work = _Reshape(_written_out(block), waiting, iter(around))
     try:
         after = work.block()
     except StopIteration:  # a sum that was not counted as one
@@ -114,7 +122,7 @@ def _check(block: Block, before: Count, after: Count, forms: Sequence[Form], wai
     right = after.m == before.m and len(branches) == len(forms) and not waiting
     for branch, form in zip(branches, forms, strict=False):
         if form.norms is not None:
-            right = right and set(branch.norm_at) == set(form.norms)
+            right = right and {at for at, _ in branch.norms} == set(form.norms)
     if not right:
         raise _unshaped(block)
 
@@ -198,8 +206,8 @@ def _defined(block: Block) -> Block:
 
 
 class _Reshape:
-    def __init__(self, block: Block, forms: Iterator[Form]) -> None:
-        self.whole, self.forms = block, forms
+    def __init__(self, block: Block, forms: Iterator[Form], around: Iterator[Numbers]) -> None:
+        self.whole, self.forms, self.around = block, forms, around
         self.weights: set[str] = set()  # names whose values hold weights
         self.sums: set[str] = set()  # names of sums, which are states
         self.views: dict[str, int] = {}  # names of norms of a state, by their statement
@@ -280,10 +288,15 @@ class _Reshape:
         core = term.core
         if form.norms is not None:
             core = self._without_norms(core)
-        if form.logits is not None:
+        if form.scored is not None:
+            core = self._branch_with(core, _with_scored(form.scored, form.temperature))
+        elif form.logits is not None:
             core = self._branch_with(core, _with_logits(parse_scalar(form.logits, ("d",))))
         if form.biased:
             core = self._branch_with(core, _with_bias)
+        if numbers := next(self.around, ()):
+            core = self._branch_with(core, _bare_layers)
+            core = self._branch_with(core, _between(iter(numbers)))
         norms = form.norms or {}
         if "in" in norms or form.inlet is not None:
             core = self._entering(core, lambda x: self._front(form, x), form.inlet is not None)
@@ -318,6 +331,8 @@ class _Reshape:
         options |= {name: affine[name] for name in ("gain", "bias") if "bias" in affine}
         if kind in ("dyt", "derf") and isinstance(options["gain"], SCALARS):
             options["gain"] = ONE
+        if kind == "scalenorm":
+            options["gain"] = NORMS[kind]["gain"]
         return _gained(Norm(kind, value, tuple(options.items())), form.gains.get(place))
 
     def _without_norms(self, core: Value) -> Value:
@@ -391,6 +406,40 @@ def _with_logits(scale: Scalar) -> Callable[[Node], Node]:
     return rule
 
 
+def _bare_layers(node: Node) -> Node:
+    """A weight layer without a fixed number in front of it or behind it."""
+    if isinstance(node, Scale) and isinstance(node.value, _WEIGHTS):
+        return node.value
+    while isinstance(node, _WEIGHTS) and isinstance(node.value, Scale):
+        node = replace(node, value=node.value.value)
+    return node
+
+
+def _between(numbers: Iterator[tuple[str, str | None]]) -> Callable[[Node], Node]:
+    """Layers between their numbers, the innermost first."""
+
+    def rule(node: Node) -> Node:
+        if not isinstance(node, _WEIGHTS):
+            return node
+        front, behind = (_scalar(text, ONE) for text in next(numbers, (None, None)))
+        if front != ONE:
+            node = replace(node, value=Scale(front, node.value))
+        return node if behind == ONE else Scale(behind, node)
+
+    return rule
+
+
+def _with_scored(kind: str, temperature: str | None) -> Callable[[Node], Node]:
+    """Attention with norms of queries and keys: by their length, times a learned number; else by
+    the usual 1/sqrt(d)."""
+    scale = None if temperature is None else _scalar(temperature, ONE)
+
+    def rule(node: Node) -> Node:
+        return replace(node, norm=kind, scale=scale) if isinstance(node, Attention) else node
+
+    return rule
+
+
 def _same(node: Node) -> Node:
     return node
 
@@ -433,10 +482,11 @@ def _scalar(text: str | None, other: Scalar) -> Scalar:
 
 
 def _learned(text: str) -> tuple[Value, ...]:
-    """``"scalar(0)"`` or ``"gain(1e-5)"``; nothing for ``""``."""
+    """``"scalar(0)"`` or ``"gain(1e-5)"``, ``"gain"`` at 1; nothing for ``""``."""
     if not text:
         return ()
     word, _, initial = text.removesuffix(")").partition("(")
+    initial = initial or "1"
     made = LearnedGain if word == "gain" else LearnedScalar
     return (made(_scalar(initial, ONE)),)
 

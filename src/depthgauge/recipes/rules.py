@@ -19,9 +19,11 @@ from depthgauge.equation.scalars import evaluate
 if TYPE_CHECKING:
     from torch import nn
 
+    from depthgauge.recipes.kernel_maps import Curve
     from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = [
+    "Around",
     "Count",
     "Form",
     "Group",
@@ -70,11 +72,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Rule:
-    """A group of weights under one law, in words with its numbers."""
+    """A group of weights under one law, in words with its numbers. ``doubt``: what the law is not
+    derived for and was met."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
+    doubt: str = ""
+
+    @property
+    def told(self) -> str:
+        return f"{self.law}; {self.doubt}" if self.doubt else self.law
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ class Form:
 
     ``skip``, ``factor``: fixed numbers in front of the skip and of the branch, ``"1/sqrt(2)"``.
     ``learned``: ``"scalar(0)"`` or ``"gain(1e-5)"`` in front of the branch, ``""`` for nothing;
-    ``carried``: the same in front of the skip.
+    ``carried``: the same in front of the skip; ``"gain"`` where data say what it begins with.
     ``norms``: kinds by place (``in``, ``inner``, ``out``, ``stream``), the only ones there are to
     be, one at each place, but for norms of queries and keys; ``inner``: in front of the last weight
     layer; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
@@ -95,6 +103,9 @@ class Form:
     ``inlet_mistakes``: each (text, words); ``misplaced``: places of norms that are met in place of
     these, each (places, words). ``logits``: the number that products of queries and keys are
     multiplied by, in ``d``, the features of a head; ``logits_mistakes``: each (text, words).
+    ``scored``: the kind of the norm of queries and of keys over the features of each head, values
+    having none; ``temperature``: what the learned number begins with that multiplies the products
+    too, its ``temperature_mistakes`` each (text, words).
     """
 
     skip: str | None = None
@@ -112,6 +123,34 @@ class Form:
     carried: str | None = None
     logits: str | None = None
     logits_mistakes: tuple[tuple[str, str], ...] = ()
+    scored: str | None = None
+    temperature: str | None = None
+    temperature_mistakes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Around:
+    """One weight layer and the fixed numbers in front of it and behind it, ``"1/sqrt(4*n)"``.
+
+    ``behind`` is None where the factor of its branch holds that number. ``mistakes``: what the
+    product of both is met as, each (text, words)."""
+
+    weight: Weight
+    front: str
+    behind: str | None
+    scope: Mapping[str, float] = field(repr=False)
+    mistakes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def asked(self) -> float:
+        """The product of both numbers, or of the one that it says."""
+        behind = 1.0 if self.behind is None else number_of(self.behind, self.scope)
+        return number_of(self.front, self.scope) * behind
+
+    @property
+    def found(self) -> float:
+        """What there is of it."""
+        return self.weight.front * (1.0 if self.behind is None else self.weight.behind)
 
 
 @dataclass(frozen=True)
@@ -149,7 +188,12 @@ class Plan:
     ``final``: the kind of the norm between a stream's last sum and the layer that reads it
     (``""``: whatever kind is there, ``"none"``: no norm). ``everywhere``: the kind that takes the
     place of every norm, also of those that stand in no branch. ``outlet``: the fixed number around
-    each head. ``adaptive``: the groups' rates are for Adam and its like.
+    each head. ``adaptive``: the groups' rates are for Adam and its like. ``curves``: what each
+    activation becomes, in the layout's order, or none; norms go. ``inside``: where no branch is to
+    have a norm, those that stand in none stay. ``around``: fixed numbers in front of weight layers
+    and behind them. ``scales``: weights that the recipe scales, each with its factor, whose biases
+    it leaves at PyTorch's size or at zero. ``bare``: why nothing that is the recipe's own shows in
+    this network, if nothing does.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -163,6 +207,11 @@ class Plan:
     everywhere: str | None = None
     outlet: str | None = None
     adaptive: bool = False
+    curves: tuple[Curve, ...] = ()
+    inside: bool = False
+    around: tuple[Around, ...] = ()
+    scales: tuple[tuple[Weight, float], ...] = ()
+    bare: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,7 +221,10 @@ class Recipe:
     ``plan`` raises NetworkError for a network that it does not cover. ``after``: what is done to a
     module once the plan is in it, with its batch (initialisers that look at data), returning a line
     of words. ``measured``: what an audit counts on the batch. ``unwritten``: why no equation can
-    say it, if none can."""
+    say it, if none can. ``whole``: its numbers follow from the depth by no formula of the language:
+    those in an equation are for the network's own depth. ``fitted``: the recipe with the numbers
+    that it takes from a batch, what is applied and audited. ``searches``: to measure is to search,
+    which is too long for a guess."""
 
     name: str
     title: str
@@ -186,6 +238,13 @@ class Recipe:
     after: Callable[[nn.Module, Any], str] | None = None
     measured: Callable[[nn.Module, Any], Sequence[Count]] | None = None
     unwritten: str = ""
+    searches: bool = False
+    whole: bool = False
+    fitted: Callable[[nn.Module, Any, Layout], Recipe] | None = None
+
+    def on(self, model: nn.Module, batch: Any, layout: Layout) -> Recipe:
+        """The recipe for this batch; ``layout``: the model's."""
+        return self if self.fitted is None else self.fitted(model, batch, layout)
 
 
 def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.nn.utils import parametrize
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import place_of
+from depthgauge.recipes.rounding import rounding, wide
 from depthgauge.recipes.rules import Count, Plan, Recipe
 from depthgauge.trace.layout import Layout, Weight, layout
 
@@ -30,7 +32,7 @@ _TOLERANCE: Final = 1e-3
 class SigmaReparam(nn.Module):
     """``gamma W / (u . W v)``: u and v are the singular vectors of the largest singular value at
     the start, and follow it by a step of power iteration in each training pass. ``axis``: where the
-    outputs lie."""
+    outputs lie. A weight of a narrow format is divided in float32 and rounded once."""
 
     u: Tensor
     v: Tensor
@@ -46,15 +48,21 @@ class SigmaReparam(nn.Module):
         return weight.transpose(0, self.axis).flatten(1)
 
     def forward(self, weight: Tensor) -> Tensor:
-        flat = self._flat(weight)
         if self.training:
             with torch.no_grad():
-                v = torch.nn.functional.normalize(flat.T @ self.u, dim=0)
-                self.u.copy_(torch.nn.functional.normalize(flat @ v, dim=0))
+                flat = wide(self._flat(weight))
+                v = normalize(flat.T @ wide(self.u), dim=0)
+                self.u.copy_(normalize(flat @ v, dim=0))
                 self.v.copy_(v)
-        # Copies, since the next pass writes over what this one keeps for its gradient.
-        sigma = self.u.clone() @ flat @ self.v.clone()
-        return self.gamma * weight / sigma
+        return self.divided(weight)
+
+    def divided(self, weight: Tensor) -> Tensor:
+        """``gamma W / (u . W v)`` as the vectors are now, without a step."""
+        # New tensors, since the next pass writes over what this one keeps for its gradient; and of
+        # length 1, which those of a narrow format are not.
+        u, v = (normalize(wide(x.clone()), dim=0) for x in (self.u, self.v))
+        sigma = u @ wide(self._flat(weight)) @ v
+        return (wide(self.gamma) * wide(weight) / sigma).to(weight.dtype)
 
 
 def _plan(layout: Layout) -> Plan:
@@ -94,12 +102,13 @@ def _norms(model: nn.Module, batch: Any) -> Sequence[Count]:
             bare.append(weight.path)
             continue
         gamma = float(made.gamma.detach())
-        if abs(gamma - 1) > _TOLERANCE:
+        if abs(gamma - 1) > _TOLERANCE + rounding(made.gamma.dtype):
             begun.append(f"that of '{weight.path}' is {gamma:.4g}")
         with torch.no_grad():
-            used = made.gamma * _used(made, own[name].original)
+            used = made.divided(own[name].original)
         norm = float(torch.linalg.matrix_norm(made._flat(used).double(), 2))
-        if abs(norm - abs(gamma)) > _TOLERANCE * abs(gamma):
+        # Where singular values lie close, a rounding moves the largest by all that it is.
+        if abs(norm - abs(gamma)) > (_TOLERANCE + rounding(used.dtype)) * abs(gamma):
             off.append(f"'{weight.path}' has {norm:.4g} and gamma {gamma:.4g}")
     whole, there = len(places), len(places) - len(bare)
     found = [
@@ -114,11 +123,6 @@ def _norms(model: nn.Module, batch: Any) -> Sequence[Count]:
                   off[0] if off else ""),
         ]  # fmt: skip
     return found
-
-
-def _used(made: SigmaReparam, weight: Tensor) -> Tensor:
-    """``W / (u . W v)`` as the vectors are now, without a step."""
-    return weight / (made.u @ made._flat(weight) @ made.v)
 
 
 SIGMA_REPARAM = Recipe(

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from depthgauge.errors import NetworkError
+from depthgauge.network.init import rms_of
+from depthgauge.recipes.rules import Target, init_of
 from depthgauge.trace.layout import Layout, Residual, Weight
 
-__all__ = ["Stack", "embeddings", "refuse_plain", "stacks", "width_of"]
+__all__ = ["Stack", "embeddings", "factors", "refuse_plain", "stacks", "width_of"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,18 @@ def stacks(layout: Layout, title: str) -> tuple[Stack, ...]:
 def _layers(branches: Iterable[Residual]) -> int:
     """Each layer has one feed-forward branch: also a layer that nothing repeats is told so."""
     return max(1, sum(not branch.attends for branch in branches))
+
+
+def factors(targets: Iterable[Target]) -> tuple[tuple[Weight, float], ...]:
+    """Of targets that are Xavier times a number, each weight with that number."""
+    xavier = init_of("xavier")
+    return tuple(
+        (
+            t.weight,
+            rms_of(init_of(t.init), t.weight.group, t.scope) / rms_of(xavier, t.weight.group, {}),
+        )
+        for t in targets
+    )
 
 
 def width_of(branch: Residual) -> int:

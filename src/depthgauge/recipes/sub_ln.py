@@ -11,7 +11,7 @@ decoder      gamma = sqrt(ln 3M)
 from __future__ import annotations
 
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.recipes.stacks import Stack, stacks
+from depthgauge.recipes.stacks import Stack, factors, stacks
 from depthgauge.trace.layout import Layout
 
 __all__ = ["GAMMA", "SUB_LN", "gamma_of"]
@@ -64,6 +64,7 @@ def _plan(layout: Layout) -> Plan:
         ),
         tuple(forms),
         final="",
+        scales=factors(scaled),
     )
 
 
@@ -81,6 +82,7 @@ SUB_LN = Recipe(
     (
         "gamma is above 1: it scales up, where DeepNorm scales down",
         "of the feed-forward layers the second norm stands behind the activation",
+        "a filter by names such as 'fc1' also scales biases",
     ),
     "Wang et al., arXiv 2210.06423; microsoft/torchscale",
     _plan,

@@ -13,7 +13,7 @@ deviation s: 1, of a branch's last layer 0.1 (as in OpenAI's code for PixelCNN++
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -22,9 +22,8 @@ from torch.nn.utils import parametrizations, parametrize
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import place_of
-from depthgauge.recipes.outputs import in_evaluation
+from depthgauge.recipes.outputs import seen
 from depthgauge.recipes.rules import Count, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.batches import call
 from depthgauge.trace.layout import Layout, Weight, layout
 
 __all__ = ["WEIGHT_NORM"]
@@ -121,7 +120,7 @@ def _normalised(model: nn.Module, batch: Any) -> str:
         for g, b in lengths.values():
             g.fill_(1.0)
             b.zero_()
-    _seen(model, batch, list(lengths), look)
+    seen(model, batch, list(lengths), look)
     words = f"lengths and biases of {len(lengths)} layers set on the batch"
     if still:
         words += f"; {len(still)} have outputs that do not vary ('{still[0]}'), left at length 1"
@@ -141,34 +140,6 @@ def _across(model: nn.Module, found: Layout) -> list[str]:
 def _axes(found: Layout) -> dict[str, int]:
     """Where the channels of each layer's output lie, from the end."""
     return {place_of(w)[0]: -1 if len(w.shape) == 2 else 1 - len(w.shape) for w in found.layers}
-
-
-def _seen(
-    model: nn.Module,
-    batch: Any,
-    paths: Sequence[str],
-    look: Callable[[str, Tensor], Tensor | None],
-) -> None:
-    """Run the model and show what each module makes the first time; what ``look`` returns goes on
-    in its place."""
-    todo = set(paths)
-
-    def hook(path: str) -> Callable[..., Any]:
-        def seen(module: nn.Module, given: Any, made: Tensor) -> Tensor | None:
-            if path not in todo:
-                return None
-            todo.discard(path)
-            return look(path, made)
-
-        return seen
-
-    handles = [model.get_submodule(path).register_forward_hook(hook(path)) for path in paths]
-    try:
-        with in_evaluation(model):
-            call(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _standard(model: nn.Module, batch: Any) -> Sequence[Count]:
@@ -192,7 +163,7 @@ def _standard(model: nn.Module, batch: Any) -> Sequence[Count]:
                 f"deviation {float(std[k]) * size:.3g}, expected 0 and {size:g}"
             )
 
-    _seen(model, batch, list(sizes), look)
+    seen(model, batch, list(sizes), look)
     normed, across = [w for w in found.layers if w.lengths], _across(model, found)
     why = f"those of '{across[0]}' stand along its inputs" if across else ""
     lengths = Count(

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.rounding import wide
 
 __all__ = [
+    "Around",
     "Entered",
     "Left",
     "PerChannel",
@@ -24,12 +26,13 @@ __all__ = [
     "Shifted",
     "Standardised",
     "Times",
+    "Transformed",
     "Weighed",
     "norm_of",
 ]
 
 
-class _Around(nn.Module):
+class Around(nn.Module):
     """A module that holds another, and what is asked of it and it has not, it asks that one:
     ``nn.TransformerEncoder`` reads ``self_attn.batch_first``. ``module`` is set last: parameters of
     the same names would be taken for the other's."""
@@ -57,7 +60,7 @@ class Times(nn.Module):
         return f"{self.number:g}"
 
 
-class Shifted(_Around):
+class Shifted(Around):
     """``module(x + bias)``, one learned number that begins at 0."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -69,7 +72,7 @@ class Shifted(_Around):
         return _entering(self.module, lambda y: y + self.bias, given, options)
 
 
-class Entered(_Around):
+class Entered(Around):
     """``module(before(x))``; layers that read one tensor may share ``before``."""
 
     def __init__(self, module: nn.Module, before: nn.Module) -> None:
@@ -96,7 +99,7 @@ def _entering(
     return module(*(changed if a is x else a for a in given), **named)
 
 
-class Left(_Around):
+class Left(Around):
     """``after(module(...))``."""
 
     def __init__(self, module: nn.Module, after: nn.Module) -> None:
@@ -107,7 +110,7 @@ class Left(_Around):
         return _first(self.module(*given, **options), self.after)
 
 
-class Weighed(_Around):
+class Weighed(Around):
     """``number * W x + bias`` of a linear layer, whose bias keeps its size."""
 
     def __init__(self, module: nn.Linear, number: float) -> None:
@@ -123,7 +126,26 @@ class Weighed(_Around):
         return f"{self.number:g}"
 
 
-class Scaled(_Around):
+class Transformed(Around):
+    """``gamma * (module(alpha * x + beta) + delta)``, fixed numbers."""
+
+    def __init__(
+        self, module: nn.Module, alpha: float, beta: float, gamma: float, delta: float
+    ) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.gamma, self.delta = alpha, beta, gamma, delta
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.gamma * (self.module(self.alpha * x + self.beta) + self.delta)
+        return made
+
+    def extra_repr(self) -> str:
+        numbers = (self.alpha, self.beta, self.gamma, self.delta)
+        return "alpha={:g}, beta={:g}, gamma={:g}, delta={:g}".format(*numbers)
+
+
+class Scaled(Around):
     """``scale * module(...)``, and ``+ bias`` where there is one: learned numbers."""
 
     def __init__(self, module: nn.Module, scale: float = 1.0, bias: bool = True) -> None:
@@ -140,7 +162,7 @@ class Scaled(_Around):
         return _first(self.module(*given, **options), change)
 
 
-class PerChannel(_Around):
+class PerChannel(Around):
     """``gain * module(...)``, a learned number for each channel of axis ``axis``."""
 
     def __init__(self, module: nn.Module, gain: float, width: int, axis: int = -1) -> None:
@@ -165,7 +187,8 @@ class Standardised(nn.Module):
 
         g gain (w - mean) / sqrt(max(fan_in var, 1e-4))
 
-    mean and variance over what enters one output; ``g`` is learned, one an output, from 1 on.
+    mean and variance over what enters one output; ``g`` is learned, one an output, from 1 on. A
+    weight of a narrow format is standardised in float32 and rounded once.
     """
 
     def __init__(self, outputs: int, gain: float, axis: int = 0) -> None:
@@ -175,10 +198,10 @@ class Standardised(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         turned = weight.transpose(0, self.axis) if self.axis else weight
-        flat = turned.flatten(1)
+        flat = wide(turned.flatten(1))
         variance, mean = torch.var_mean(flat, 1, correction=0, keepdim=True)
         scale = torch.rsqrt((variance * flat.shape[1]).clamp_min(1e-4)) * self.number
-        whole = ((flat - mean) * (scale * self.gain[:, None])).view_as(turned)
+        whole = ((flat - mean) * (scale * self.gain[:, None])).to(weight.dtype).view_as(turned)
         return whole.transpose(0, self.axis) if self.axis else whole
 
     def extra_repr(self) -> str:

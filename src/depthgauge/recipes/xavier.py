@@ -50,8 +50,8 @@ def _mistakes(weight: Weight) -> list[tuple[str, str]]:
 
 def _plan(layout: Layout) -> Plan:
     law = "sqrt(2 / (fan in + fan out))"
-    law += derived_for(layout, _ODD, "odd units of slope 1 at 0, tanh")
-    return of_every_layer(layout, layout.layers, _init, law, _mistakes)
+    doubt = derived_for(layout, _ODD, "odd units of slope 1 at 0, tanh")
+    return of_every_layer(layout, layout.layers, _init, law, _mistakes, doubt=doubt)
 
 
 XAVIER = Recipe(

@@ -50,9 +50,10 @@ def print_comparison(found: Comparison, console: Console) -> None:
         Column(header, [cell for row in rows for cell in _cells(row, name)])
         for name, header in _HEADERS.items()
     ]
+    one = len(found.depths) == 1
     columns += [
-        Column("step ~ L^", [c for row in rows for c in _power(row, row.update_exponent)]),
-        Column("weights", [c for row in rows for c in _power(row, row.weight_update_exponent)]),
+        Column("step" if one else "step ~ L^", [c for r in rows for c in _stepped(r, 0, one)]),
+        Column("weights", [c for row in rows for c in _stepped(row, 1, one)]),
         Column("time", [c for row in rows for c in _spread(row.step_time, _two)]),
         Column("parameters", _twice(_extra(row, rows[0]) for row in rows)),
     ]
@@ -63,17 +64,37 @@ def print_comparison(found: Comparison, console: Console) -> None:
         "last state: its RMS. drift: largest over smallest RMS of a state. gradient: RMS at the "
         "input over that at the output. rank: participation ratio of the end-to-end Jacobian of "
         "one example's state. over, under: binary digits to float16's overflow and underflow, the "
-        "least of any site. branch: RMS over the stream's. step ~ L^: how the change of the logits "
-        "by the first step of SGD grows with depth, at the recipe's rates, with half of its 95 per "
-        "cent interval; weights: that of matrices alone; x: a "
-        "factor for each block, where it follows no power. time: a step over that of the network "
-        f"as given, n = {len(rows[0].step_time)} rounds beside whatever else this machine does. "
+        "least of any site. branch: RMS over the stream's. "
+        + (_STEP if one else _POWER)
+        + "; weights: that of matrices alone. The logits are ten of a fixed random classifier on "
+        "what the network gives; a module's own head stays in front of it. time: a step over that "
+        f"of the network as given, n = {len(rows[0].step_time)} rounds beside whatever else this "
+        "machine does. "
         "parameters: all, then what a recipe adds.",
     )
     for row in found.rows:
         if row.name != PLAIN:
             plain(console)
             _about(row, console)
+
+
+_STEP = (
+    "step: the change of the logits by the first step of SGD, RMS per unit of rate at the recipe's "
+    "rates; several depths (--depths) say how it grows"
+)
+_POWER = (
+    "step ~ L^: how the change of the logits by the first step of SGD grows with depth, at the "
+    "recipe's rates, with half of its 95 per cent interval; x: a factor for each block, where it "
+    "follows no power"
+)
+
+
+def _stepped(row: Row, which: int, one: bool) -> tuple[str, str]:
+    """How an update grows with depth, or of one depth the update itself."""
+    _, values, fitted = row.steps[which]
+    if not one:
+        return _power(row, fitted)
+    return _spread(next(iter(values.values())), _three) if values else ("-", "")
 
 
 def _twice(cells: Iterable[str]) -> list[str]:
@@ -124,5 +145,8 @@ def _about(row: Row, console: Console) -> None:
         paragraph(console, line, indent="  ")
     for line in row.left:
         paragraph(console, f"not done: {line}", indent="  ")
+    one = {"update_exponent", "weight_update_exponent"} if len(row.updates) == 1 else set()
     for name, why in row.reasons.items():
+        if name in one:
+            continue  # the update itself stands in the table
         paragraph(console, f"{_WORDS.get(name, name)} not measured: {why}", indent="  ")

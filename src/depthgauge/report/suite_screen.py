@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,17 +24,24 @@ _HEADERS: Final = {
     "saturated_fraction": "saturated",
     "state_rms": "state RMS",
     "gradient_rms": "gradient RMS",
-    "sgd_exponent": "exponent",
-    "sgd_interval": "+-",
-    "sgd_law": "law",
+    "sgd_exponent": "SGD step",
+    "sgd_law": "its law",
     "sgd_budget_exponent": "a branch",
     "sgd_alignment": "aligned",
     "sign_exponent": "sign step",
-    "sign_law": "law",
+    "sign_law": "sign law",
     "branch_update": "branch step",
     "change_1": "step 1",
-    "loss_sd": "sd",
 }
+#: What stands behind a number, after "+-".
+_SPREADS: Final = {
+    "sgd_exponent": "sgd_interval",
+    "sign_exponent": "sign_interval",
+    "run_loss": "run_loss_sd",
+    "loss": "loss_sd",
+}
+#: And in one suite.
+_OWN_HEADERS: Final = {"fixup-counts": {"branches": "L", "layers": "m"}}
 
 #: The columns of a suite whose names say the rest; other suites show every number they have.
 _SHOWN: Final = {
@@ -47,7 +55,6 @@ _SHOWN: Final = {
     ),
     "fixup-first-step": (
         "sgd_exponent",
-        "sgd_interval",
         "sgd_law",
         "sgd_budget_exponent",
         "sgd_alignment",
@@ -60,7 +67,6 @@ _SHOWN: Final = {
         "moving",
         "run_loss",
         "loss",
-        "loss_sd",
         "failed",
     ),
 }
@@ -76,7 +82,11 @@ def print_suite(result: SuiteResult, console: Console | None = None) -> None:
     if settings := _settings(result.settings):
         paragraph(console, settings)
     plain(console)
+    if row := result.legend.get(""):
+        paragraph(console, row)
+        plain(console)
     print_table(console, _configurations(result))
+    _legend(result, console)
     if any(c.get("curves") for c in result.configurations):
         plain(console)
         paragraph(console, f"curves: {_CURVES}")
@@ -108,20 +118,33 @@ def _settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items())
 
 
-def _configurations(result: SuiteResult) -> list[Column]:
+def _legend(result: SuiteResult, console: Console) -> None:
+    """What the columns are, in the order in which they stand."""
+    told = [(key, result.legend[key]) for key in _keys(result) if key in result.legend]
+    if told:
+        plain(console)
+    for key, words in told:
+        paragraph(console, f"{_header(key, result.suite)}: {words}", indent="  ")
+
+
+def _keys(result: SuiteResult) -> Sequence[str]:
     found = result.configurations
-    keys = _SHOWN.get(result.suite) or [
+    return _SHOWN.get(result.suite) or [
         key
         for key in dict.fromkeys(key for row in found for key in row)
         if key not in _NOT_COLUMNS
         and not key.endswith("_reason")
         and not any(isinstance(row.get(key), Mapping | list | tuple) for row in found)
     ]
+
+
+def _configurations(result: SuiteResult) -> list[Column]:
+    found, keys = result.configurations, _keys(result)
     return [
         Column("configuration", [str(row["name"]) for row in found], right=False),
         *(
             Column(
-                _header(key),
+                _header(key, result.suite),
                 [_cell(row, key) for row in found],
                 right=not any(isinstance(row.get(key), str) for row in found),
             )
@@ -130,8 +153,9 @@ def _configurations(result: SuiteResult) -> list[Column]:
     ]
 
 
-def _header(key: str) -> str:
-    return _HEADERS.get(key, key.replace("_", " "))
+def _header(key: str, suite: str = "") -> str:
+    own = _OWN_HEADERS.get(suite, {})
+    return own.get(key) or _HEADERS.get(key, key.replace("_", " "))
 
 
 def _cell(row: Mapping[str, Any], key: str) -> str:
@@ -142,9 +166,18 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
         case bool():
             return "yes" if value else "no"
         case int() | float():
-            return number(value)
+            spread = row.get(_SPREADS.get(key, ""))
+            return number(value) if spread is None else _with_spread(value, spread)
         case _:
             return str(value)
+
+
+def _with_spread(value: float, spread: float) -> str:
+    """``0.176 +- 0.041``: two digits of the spread, and as many places of the number."""
+    if not (math.isfinite(value) and math.isfinite(spread) and 1e-6 < spread < 1e6):
+        return f"{number(value)} +- {number(spread)}"
+    places = max(0, 1 - math.floor(math.log10(spread)))
+    return f"{value:.{places}f} +- {spread:.{places}f}"
 
 
 def _curves(found: Sequence[Mapping[str, Any]], width: int) -> list[Column]:

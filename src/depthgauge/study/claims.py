@@ -79,7 +79,9 @@ class SuiteResult:
     """What one run of a suite measured.
 
     ``configurations``: JSON-able mappings with a ``name`` each, and ``curves`` where there are any.
-    ``lessons``: what the numbers teach, in words, with the numbers in them.
+    ``lessons``: what the numbers teach, in words, with the numbers in them. ``legend``: what a
+    reader of the table is told, by the key of a column, and by ``""`` what a row is, and over what
+    its numbers are.
     """
 
     suite: str
@@ -88,6 +90,7 @@ class SuiteResult:
     claims: tuple[Claim, ...]
     lessons: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    legend: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         word = "PASS" if self.passed else "FAIL"

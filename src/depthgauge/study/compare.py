@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from depthgauge.arguments import network_of, seeds_of
 from depthgauge.equation.nodes import Block
 from depthgauge.errors import DepthgaugeError, NetworkError, SpecificationError
+from depthgauge.instruments.subject import Effort
 from depthgauge.jsonable import jsonable
 from depthgauge.measurement import SHARED_PRODUCT, Progress, measure
 from depthgauge.network.spec import Network
@@ -404,6 +405,7 @@ def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, flo
         built.model,
         built.batch,
         seed=seed,
+        effort=Effort(sites=1, seed=seed),  # from end to end alone: the other sites are not shown
         instruments=[
             "rivers",
             "branches",
@@ -432,6 +434,10 @@ def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, flo
             found[name] = float(reduce(profile[column]))
         else:
             reasons[name] = profile.why_not(column)
+    for name in ("headroom_float16_bits", "underflow_headroom_bits"):
+        if found.get(name) == math.inf:  # nothing but zeros, which no format loses
+            del found[name]
+            reasons[name] = reasons.get("gradient_ratio") or "there are only zeros"
     return found
 
 

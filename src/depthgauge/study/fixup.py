@@ -61,6 +61,24 @@ COLUMNS: Final = {
     "growth_law": "the closed form's",
 }
 
+LEGEND: Final = {
+    "": f"A row is a scheme, its branches of m weight layers. Numbers are means over n = "
+    f"{len(SEEDS)} seeds, exponents of {DEPTHS[0]}, {DEPTHS[1]} and {DEPTHS[2]} branches with half "
+    f"of their 95 per cent interval over the seeds (Student's t) behind +-; schemes whose step "
+    f"grows by a factor a branch (he, 1/sqrt(2)) stop at {DEPTHS[1]}.",
+    "sgd_exponent": "p, where one step of SGD in all branches changes the logits like L^p, L the "
+    "number of branches: at 0 as much at every depth. 'x3 each': it is no power of L, one more "
+    "branch multiplies it by 3",
+    "sgd_law": "p of the closed form at infinite width and the same depths; -: there is none",
+    "sgd_budget_exponent": "the exponent of one branch's own share, mean over branches: at -1 each "
+    "spends one L-th",
+    "sgd_alignment": f"length of the sum of the branches' shares over the sum of their lengths, at "
+    f"the largest depth: 1 if all pull one way, about {DEPTHS[-1] ** -0.5:.2f} if they were "
+    f"{DEPTHS[-1]} directions at random",
+    "sign_exponent": "p of a step along the sign of the gradient, as Adam's first one is",
+    "sign_law": "the closed form's p for that step",
+}
+
 #: (L, m) and Fixup's scale as it is quoted.
 SCALES: Final = (
     (54, 2, "0.136083"),
@@ -222,6 +240,7 @@ def run(progress: Progress | None = None) -> SuiteResult:
             "lr": LR,
             "columns": dict(COLUMNS),
         },
+        legend=LEGEND,
     )
 
 

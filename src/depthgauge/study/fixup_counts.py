@@ -86,6 +86,7 @@ def run(progress: Progress | None = None) -> SuiteResult:
         claims=tuple(claims),
         lessons=(_lesson(found),),
         settings={"columns": dict(COLUMNS)},
+        legend=LEGEND,
     )
 
 
@@ -96,6 +97,18 @@ COLUMNS: Final = {
     "scales": "L^(-1/(2m - 2)) for each m; scale: the same in words",
     "outside": "weights in no branch, which the rule leaves alone: stem, shortcuts, head",
     "scale_by_layers": "what counting weight layers for L would give, for the smallest m",
+}
+
+
+LEGEND: Final = {
+    "": "A row is a network, built and traced once. Counts and what follows from them are exact: "
+    "nothing is drawn, n = 1, no spread.",
+    "branches": "residual branches of the whole network, as the tracer counts them",
+    "layers": "weight layers in series in a branch; two numbers, where there are two kinds",
+    "scale": "L^(-1/(2m - 2)), Fixup's factor for the inner weights of a branch, for each m",
+    "outside": "weights in no branch, which the rule leaves alone: stem, shortcuts, head",
+    "scale_by_layers": "the factor that comes of the mistake to count weight layers for L, for the "
+    "smallest m",
 }
 
 

@@ -65,6 +65,22 @@ COLUMNS: Final = {
 }
 
 
+LEGEND: Final = {
+    "": f"A row is a configuration, n = {len(SEEDS)} seeds; task, batches and weights of a seed "
+    f"are the same in every row. A loss is a mean over the seeds that stay finite, with "
+    f"the standard deviation over them behind +- (none, where fewer than two do); chance is "
+    f"log({TASK.classes}) = {TASK.chance:.3f}.",
+    "branch_update": "RMS change of the logits by one gradient step of the branches' weights "
+    "alone, per unit of rate, with a classifier that is not zero; geometric mean",
+    "change_1": "RMS change of the logits by the whole first step of the run, over its rate; "
+    "geometric mean",
+    "moving": "tensors with a gradient that is not zero at steps 1, 2 and 3; mean",
+    "run_loss": "of the batches, mean of all steps of the run",
+    "loss": "of held-out examples after the run",
+    "failed": f"seeds of {len(SEEDS)} whose loss is not finite, or above chance at the end",
+}
+
+
 @dataclass(frozen=True)
 class Configuration:
     """``c``: what the inner weights have beside Fixup's scale; None: He's, all of them."""
@@ -140,6 +156,7 @@ def run(progress: Progress | None = None) -> SuiteResult:
             **vars(TASK),
             "columns": dict(COLUMNS),
         },
+        legend=LEGEND,
     )
 
 

@@ -23,6 +23,7 @@ from depthgauge.trace.paths import merges_between, states
 from depthgauge.trace.reading import Equation, Reader
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.roles import Roles
+from depthgauge.trace.second import Second, second_streams
 from depthgauge.trace.streams import Link, Stream, streams
 
 __all__ = ["Analysis", "Step", "Track", "analyse"]
@@ -101,6 +102,7 @@ class Analysis:
     tracks: list[Track]
     disagreements: list[dict[str, Any]]
     fallback: list[tuple[str, str]]
+    second: tuple[Second, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -110,10 +112,21 @@ class Analysis:
 def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) -> Analysis:
     """Both structural tests, reconciled, and every step read back."""
     roles = readings.roles or Roles(graph)
-    found = merges(roles)
-    rows = streams(roles, found)
+    second = second_streams(roles)
+    aside = {i for stream in second for i in stream.sums}  # additions that are no branches
+    found = [merge for merge in merges(roles) if merge.value not in aside]
+    rows = streams(roles, found, aside)
     disagreements = [d for stream in rows if (d := _compare(roles, stream))]
     fallback: list[tuple[str, str]] = []
+    for stream in rows:
+        own = {link.merge.value for link in stream.links}
+        for other in second:
+            if not own.isdisjoint(other.chain):
+                reason = (
+                    f"the sum of {other.added} of its {other.branches} branches, which no norm "
+                    f"touches on the way, joins it at the end, and is shown as no stream of its own"
+                )
+                fallback.append((stream.name, reason))
     if rows:
         tracks = [_track(roles, stream, found, readings, fallback) for stream in rows]
     else:
@@ -136,7 +149,7 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
             what = "layers and learned numbers that several blocks share"
             reason = f"{what}, read as each block's own: {shared}"
             fallback.append((track.stream.name, reason))
-    return Analysis(roles, found, tracks, disagreements, fallback)
+    return Analysis(roles, found, tracks, disagreements, fallback, second)
 
 
 # ----------------------------------------------------------------------- the second test

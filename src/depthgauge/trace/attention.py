@@ -8,10 +8,14 @@ norms of queries and keys, grouped heads) is said in the name of an opaque node,
 from __future__ import annotations
 
 import math
+from typing import Final
 
-from depthgauge.equation.nodes import Attention, Number, Opaque, Value
+from depthgauge.equation.nodes import Attention, LearnedScalar, Number, Opaque, Scalar, Value
 from depthgauge.trace.blocks import Region, Unsayable
 from depthgauge.trace.graph import Value as Traced
+from depthgauge.trace.heads import normed_operands
+from depthgauge.trace.logits import logits
+from depthgauge.trace.norms import by_length
 
 __all__ = ["attention", "fused"]
 
@@ -54,6 +58,9 @@ def attention(region: Region, value: Traced) -> Value | None:
         if kv and kv != heads:
             features.append(f"{kv} of {heads} key heads")
     x = region.value(source)
+    normed = _normed(region, at)
+    if normed is not None:
+        features = [feature for feature in features if feature != _NORMED]
     if features:
         name = "attention, " + ", ".join(dict.fromkeys(features))
         entry = (region.roles.graph.path(at.index), name)
@@ -65,8 +72,52 @@ def attention(region: Region, value: Traced) -> Value | None:
     weight = value.inputs[1 if value.name == "linear" else -1]
     given = at.options.get("scale", at.args[6] if len(at.args) > 6 else None)
     usual = isinstance(given, float) and math.isclose(given, shape[-1] ** -0.5)
-    scale = None if given is None or usual else Number(float(given))
-    return Attention(x, Number(float(heads)), causal, scale, None, bias, f"{weight}")
+    scale: Scalar | None = None if given is None or usual else Number(float(given))
+    norm = None
+    if normed is not None:
+        norm, scale = normed[0], normed[1] or scale
+    return Attention(x, Number(float(heads)), causal, scale, None, bias, f"{weight}", norm)
+
+
+def _normed(region: Region, at: Traced) -> tuple[str, Scalar | None] | None:
+    """The norm without gain that queries have, and keys, over the features of a head, and where the
+    learned number of one by length begins; None where the language cannot say what is there."""
+    found = normed_operands(region.roles, [at.index])
+    if at.kind != "attend" or sorted(role for role, _ in found) != ["key", "query"]:
+        return None
+    kinds = {_kind(region, i, region.values[at.inputs[0]].shape[-1]) for _, i in found}
+    row = logits(region.roles, {}, [at.index])
+    if len(kinds) != 1 or "" in kinds:
+        return None
+    (kind,) = kinds
+    if kind != "l2":
+        return None if row.learned else (kind, None)
+    starts = [
+        region.learned(value.index)
+        for value in region.values
+        if value.kind == "parameter" and value.path in row.learned
+    ]
+    if len(starts) != 1 or not isinstance(starts[0], LearnedScalar) or row.number != 1:
+        return None
+    return kind, starts[0].initial
+
+
+def _kind(region: Region, i: int, head: int) -> str:
+    """The kind of a norm over the ``head`` numbers of the last axis; ``""`` of one with a gain or
+    an eps of its own."""
+    value = region.values[i]
+    if by_length(region.roles, i) == (-1, head):
+        return "l2"
+    kind = value.name.replace("_", "")
+    if len(value.inputs) > 1 or kind not in ("layernorm", "rmsnorm"):
+        return ""
+    eps = {a for a in (*value.args, value.options.get("eps")) if isinstance(a, float)}
+    sizes = [a for a in (*value.args, value.options.get("normalized_shape")) if type(a) is tuple]
+    usual = {"layernorm": 1e-5, "rmsnorm": 1e-6}[kind]
+    return kind if sizes == [(head,)] and (eps or {1e-5}) == {usual} else ""
+
+
+_NORMED: Final = "query and key norm"
 
 
 def _heads(region: Region, i: int) -> int:
@@ -126,7 +177,7 @@ def _projected(region: Region, i: int, features: list[str]) -> int | None:
             return at.inputs[-2]
         base = region.roles.norm_of(at.index)
         if base is not None:
-            features.append("query and key norm")
+            features.append(_NORMED)
             at = region.values[base]
             continue
         moving = [j for j in region.roles.moving(at.inputs) if j > region.before]

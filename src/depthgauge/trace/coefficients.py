@@ -33,13 +33,16 @@ class Weighed:
     bare: int
 
 
-def weighed(roles: Roles, parameters: Mapping[str, Tensor], i: int) -> Weighed:
-    """What value ``i`` is multiplied by, down to the first value that is no product.
+def weighed(
+    roles: Roles, parameters: Mapping[str, Tensor], i: int, state: int | None = None
+) -> Weighed:
+    """What value ``i`` is multiplied by, down to the first value that is no product, or to the
+    ``state``.
 
     A learned number that is added (a bias at the branch's end) is passed by.
     """
     number, learned = 1.0, []
-    while (below := _below(roles, i)) is not None:
+    while i != state and (below := _below(roles, i)) is not None:
         value = roles.values[i]
         if value.kind == "product":
             if (by := _learned(roles, parameters, value, below)) is not None:

@@ -8,7 +8,7 @@ from math import prod
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.graph import Value
 
-__all__ = ["bias_of", "fans_of", "groups_of", "lengths_of", "looked_up"]
+__all__ = ["bias_of", "fans_of", "groups_of", "lengths_of"]
 
 
 #: Functions that turn a matrix.
@@ -97,9 +97,3 @@ def lengths_of(together: Mapping[str, tuple[int, ...]]) -> str:
             if fits and shape != other and sum(a > 1 for a in shape) == 1:
                 return path
     return ""
-
-
-def looked_up(analysis: Analysis) -> frozenset[int]:
-    """The parameters that embeddings read, by their values."""
-    values = analysis.graph.values
-    return frozenset(j for v in values if v.name == "embedding" for j in v.inputs)

@@ -8,7 +8,8 @@ known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import torch
@@ -17,7 +18,16 @@ from torch import Tensor
 from depthgauge.trace.graph import Graph, Ref, Value
 from depthgauge.trace.roles import Roles
 
-__all__ = ["ROLES", "before_scores", "is_layer", "layers_below", "projections"]
+__all__ = [
+    "ROLES",
+    "averaged",
+    "before_scores",
+    "crossing",
+    "is_layer",
+    "layers_below",
+    "normed_operands",
+    "projections",
+]
 
 ROLES: Final = ("query", "key", "value")
 
@@ -43,6 +53,60 @@ def before_scores(roles: Roles) -> set[int]:
         for role, j in _operands(roles, roles.values[i]):
             found[role] |= layers_below(roles, j)
     return (found["query"] | found["key"]) - found["value"]
+
+
+def averaged(roles: Roles) -> tuple[str, ...]:
+    """Tables that are looked up and whose rows, past no layer, are multiplied by what a softmax
+    gives: relation-aware attention adds them to its values."""
+    graph, values, found = roles.graph, roles.values, []
+    for i in sorted(graph.live):
+        if values[i].name != "embedding":
+            continue
+        seen, todo = {i}, [i]
+        while todo:
+            j = todo.pop()
+            for k in graph.consumers[j]:
+                others = [other for other in values[k].inputs if other != j]
+                if values[k].kind == "contract" and any(_soft(roles, other) for other in others):
+                    tables = [values[t] for t in values[i].inputs if values[t].kind == "parameter"]
+                    found += [table.path for table in tables]
+                elif values[k].kind in ("shape", "drop") and k not in seen:
+                    seen.add(k)
+                    todo.append(k)
+    return tuple(dict.fromkeys(found))
+
+
+def _soft(roles: Roles, i: int) -> bool:
+    """Whether a value is what a softmax gives, moved about."""
+    while roles.values[i].kind in ("shape", "drop") and roles.values[i].inputs:
+        i = roles.values[i].inputs[0]
+    return roles.values[i].kind == "softmax"
+
+
+def crossing(roles: Roles, order: Collection[int]) -> set[int]:
+    """What the keys and values of attention among ``order`` are made of, down to their layers,
+    where none of those layers is among ``order``: that of another stream."""
+    found: set[int] = set()
+    for i in order:
+        for _, j in _operands(roles, roles.values[i]):
+            below = layers_below(roles, j)
+            layers = {k for k in below if is_layer(roles, k)}
+            if layers and layers.isdisjoint(order):
+                found |= below
+    return found
+
+
+def normed_operands(roles: Roles, order: Collection[int]) -> list[tuple[str, int]]:
+    """The norms between the layers and the products of attention among ``order``, each with the
+    role of what it norms: queries, keys or values."""
+    found: list[tuple[str, int]] = []
+    for i in sorted(order):
+        for role, j in _operands(roles, roles.values[i]):
+            below = layers_below(roles, j)
+            low = min((k for k in below if is_layer(roles, k)), default=j)
+            norms = (k for k in sorted(below) if k > low and roles.norm_of(k) is not None)
+            found += [(role, k) for k in norms]
+    return found
 
 
 def _operands(roles: Roles, value: Value) -> Iterator[tuple[str, int]]:
@@ -77,15 +141,39 @@ def is_layer(roles: Roles, i: int) -> bool:
 
 
 def layers_below(roles: Roles, i: int) -> set[int]:
-    """What value ``i`` was computed from, down to the first layers."""
-    found, todo = {i}, [i]
-    while todo:
-        j = todo.pop()
+    """What value ``i`` was computed from, down to the first layers; of tensors that were put beside
+    each other and cut apart again those that reach it."""
+    found, todo = {i}, [-i]
+    while todo:  # the latest first, so that all that lies between a value and ``i`` is known
+        j = -heappop(todo)
         if not is_layer(roles, j):
-            new = set(roles.flow[j]) - found
+            new = _reaching(roles, j, i, found) - found
             found |= new
-            todo += new
+            for k in new:
+                heappush(todo, -k)
     return found
+
+
+def _reaching(roles: Roles, j: int, top: int, found: set[int]) -> set[int]:
+    """What value ``j`` was made from: of a join along the last axis, what reaches ``top``."""
+    value = roles.values[j]
+    whole = set(roles.flow[j])
+    parts = value.args[0] if value.args else ()
+    if value.name not in ("cat", "concat", "concatenate") or not isinstance(parts, tuple):
+        return whole
+    dim = value.options.get("dim", value.args[1] if len(value.args) > 1 else 0)
+    if not all(isinstance(part, Ref) for part in parts) or dim not in (-1, len(value.shape) - 1):
+        return whole
+    places = _places(roles.graph, j, top, found)
+    if places is None:
+        return whole
+    reached, first = set(places), 0
+    for part in parts:
+        size = roles.values[part].shape[-1]
+        if reached.isdisjoint(range(first, first + size)):
+            whole.discard(int(part))
+        first += size
+    return whole
 
 
 def _places(graph: Graph, layer: int, top: int, below: set[int]) -> tuple[int, ...] | None:

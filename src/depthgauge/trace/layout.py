@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -26,19 +26,28 @@ from depthgauge.equation.nodes import (
 )
 from depthgauge.equation.scalars import evaluate
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
+from depthgauge.trace.bends import Bends, bends_of
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
-from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, looked_up
+from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of
 from depthgauge.trace.graph import Graph, Value, common_path
-from depthgauge.trace.heads import ROLES, before_scores, projections
-from depthgauge.trace.logits import logits, outlet
-from depthgauge.trace.norms import spelled_kind
+from depthgauge.trace.heads import (
+    ROLES,
+    averaged,
+    before_scores,
+    crossing,
+    normed_operands,
+    projections,
+)
+from depthgauge.trace.logits import around, logits, outlet
+from depthgauge.trace.norms import by_length, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
+from depthgauge.trace.second import Second
 from depthgauge.trace.streams import Branch, Link, region
 
-__all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout"]
+__all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,8 @@ class Weight:
     normalisation). ``looked_up``: an embedding reads the same numbers. ``follows``: the kind of the
     activation that enters it, ``""`` where the state or another layer does, ``bend`` its options.
     ``called``: the path of the module that multiplies by it (of PyTorch's attention in one function
-    not the one that holds it).
+    not the one that holds it). ``front`` and ``behind``: the fixed numbers directly in front of the
+    layer and directly behind it (NaN where one is not read).
     """
 
     path: str
@@ -77,6 +87,14 @@ class Weight:
     follows: str = ""
     bend: tuple[tuple[str, Any], ...] = ()
     called: str = ""
+    front: float = 1.0
+    behind: float = 1.0
+
+    @property
+    def table(self) -> bool:
+        """Whether it is only looked up, as the table of distances that attention's scores are
+        shifted by: no layer."""
+        return self.looked_up and not self.fan_in
 
     @property
     def owner(self) -> str:
@@ -175,9 +193,14 @@ class Residual:
     identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
     is switched off. ``logits``: the fixed number that products of queries and keys are
     multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
-    ``queries`` the module that makes queries and nothing else, ``""`` where none does.
+    ``queries`` the module that makes queries and nothing else, ``""`` where none does, ``keys`` how
+    many each query is held against, ``temperatures`` the learned numbers that multiply those
+    products too; ``scored``: of each norm between the projections and the products of attention
+    the role of what it norms (query, key or value), its kind (``l2`` that by the length), and over
+    how many numbers.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
-    multiplied by (``"product"``), and which of the two.
+    multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
+    ``factor`` that multiplies the sum itself, on the way to what the stream passes on.
     """
 
     stream: str
@@ -206,6 +229,10 @@ class Residual:
     head: int = 0
     queries: str = ""
     numbers: tuple[tuple[str, str], ...] = ()
+    keys: int = 0
+    temperatures: tuple[str, ...] = ()
+    scored: tuple[tuple[str, str, int], ...] = ()
+    behind: float = 1.0
 
     @property
     def projected(self) -> bool:
@@ -229,7 +256,9 @@ class Layout:
     sum, the parameters that are one number, the biases of weights, the kinds of activation that
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
-    counted, the paths of all parameters, and the fixed number around each head."""
+    counted, the paths of all parameters, the fixed number around each head, the activations one by
+    one, the tables whose rows attention averages beside its values (of relations), and the second
+    streams beside post-norm ones."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -246,6 +275,9 @@ class Layout:
     uncounted: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     outlets: tuple[float, ...] = ()
+    bends: Bends = field(default_factory=Bends)
+    averaged: tuple[str, ...] = ()
+    second: tuple[Second, ...] = ()
 
     @property
     def L(self) -> int:
@@ -303,7 +335,7 @@ def layout(model: nn.Module, batch: Any) -> Layout:
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
     graph, roles = analysis.graph, analysis.roles
-    parts, tables, scored = projections(roles), looked_up(analysis), before_scores(roles)
+    parts, tables, scored = projections(roles), _tables(graph), before_scores(roles)
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
@@ -363,10 +395,13 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         idle=tuple(dict.fromkeys(graph.path(i) for i in idle)),
         every=tuple(_normed(analysis, i, "", _Form()) for i in sorted(norms)),
         ends=tuple(_end(analysis, track, sums) for track in analysis.tracks if track.stream.links),
-        tables=_tables(graph),
+        tables=tables,
         uncounted=tuple(dict.fromkeys(w.path for w in every if not w.fan_in and not w.looked_up)),
         parameters=tuple(parameters),
         outlets=tuple(_outlet(analysis, weight) for weight in heads),
+        bends=bends_of(analysis, readings),
+        averaged=averaged(roles),
+        second=analysis.second,
     )
 
 
@@ -402,6 +437,31 @@ def _tables(graph: Graph) -> tuple[str, ...]:
     values = (graph.values[i] for i in sorted(graph.live) if graph.values[i].name == "embedding")
     inputs = (graph.values[j] for value in values for j in value.inputs)
     return tuple(dict.fromkeys(v.path for v in inputs if v.kind == "parameter"))
+
+
+def rows_of(model: nn.Module, batch: Any) -> tuple[float, ...]:
+    """For each residual branch, in the layout's order, the largest norm of a row (a token's vector)
+    of the stream in front of it, in evaluation mode; NaN where that was not seen.
+
+    Raises what ``layout`` does.
+    """
+    model, _ = unwrapped(model)
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with quiet():
+            readings = Readings(("row",), (), (), False)
+            passed = run(model, batch, None, readings)
+            held = dict([*passed.held.parameters, *passed.held.buffers])
+            tracks = analyse(passed.graph, readings, held).tracks
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    found = []
+    for link in (link for track in tracks for link in track.stream.links):
+        row = readings.states.get(readings.place(link.before), (math.nan,))
+        found += [float(row[0])] * len(link.branches)
+    return tuple(found)
 
 
 def _blocks(track: Track) -> list[list[Step]]:
@@ -471,7 +531,7 @@ def _seen(
     """The form by the values themselves, of a sum that no equation says."""
     roles = analysis.roles
     after = after_sum(roles, link.after, link.merge.value)
-    skip = weighed(roles, parameters, link.merge.skip)
+    skip = weighed(roles, parameters, link.merge.skip, link.before)
     ends = {weighed(roles, parameters, term) for term in branch.terms}
     if len(ends) != 1 or len(roles.terms(link.merge.value)) != 1 + len(link.merge.terms):
         return form
@@ -494,7 +554,7 @@ class _Row:
     readings: Readings
     parts: Mapping[int, Mapping[str, tuple[int, ...] | None]]
     order: Sequence[int]
-    tables: frozenset[int]  # parameters that embeddings read
+    tables: Collection[str]  # parameters that embeddings read
     scored: Collection[int]  # values between projections and the scores of attention
 
     def residual(
@@ -540,7 +600,23 @@ class _Row:
             head=scored.head,
             queries=self.analysis.graph.path(scored.queries) if scored.queries >= 0 else "",
             numbers=self._learned_numbers(branch, link),
+            keys=scored.keys,
+            temperatures=scored.learned,
+            scored=self._scored(),
+            behind=after_sum(roles, link.after, link.merge.value),
         )
+
+    def _scored(self) -> tuple[tuple[str, str, int], ...]:
+        """Role, kind and width of the norms between projections and the products of attention."""
+        found = []
+        for role, i in normed_operands(self.analysis.roles, self.order):
+            norm = _normed(self.analysis, i, "query-key", _Form())
+            kind, width = norm.kind, norm.width
+            if length := by_length(self.analysis.roles, i):
+                kind = "l2" if length[0] == -1 else f"l2 over axis {length[0]}"
+                width = length[1]
+            found.append((role, kind, width))
+        return tuple(dict.fromkeys(found))
 
     def _learned_numbers(self, branch: Branch, link: Link) -> tuple[tuple[str, str], ...]:
         graph, found = self.analysis.graph, []
@@ -654,12 +730,13 @@ class _Row:
         return found
 
     def weights(self, begin: int = -1) -> tuple[Weight, ...]:
-        """The weights; those of a layer that is several, as attention, in its order."""
+        """The weights; those of a layer that is several, as attention, in its order; of attention
+        to another stream also those of its keys and values."""
         roles, values = self.analysis.roles, self.analysis.graph.values
         after: dict[int, int] = {}  # weight layers between a value and the region's end
         entered = self._entered(begin)
         found: list[list[Weight]] = []
-        for i in reversed(self.order):
+        for i in sorted({*self.order, *crossing(roles, self.order)}, reverse=True):
             behind, layers = after.get(i, 0), roles.layers(i)
             held = _held(self.analysis, i) if layers else []
             row = []
@@ -702,12 +779,19 @@ class _Row:
         else:
             fan_out //= groups
         found = Weight(path, shape, fan_in, fan_out, last, shifted, "", axis, None, fan_out)
+        # One NaN is as good as another: weights that are alike are counted once.
+        front, behind = (
+            math.nan if math.isnan(number) else number
+            for number in around(self.analysis.roles, value.index)
+        )
         found = replace(
             found,
             groups=groups,
             bias=bias_of(self.analysis, value, place),
-            looked_up=value.inputs[place] in self.tables,
+            looked_up=path in self.tables,
             called=self.analysis.graph.path(value.index),
+            front=front,
+            behind=behind,
         )
         if (bend := self._followed(value)) is None:
             return found
@@ -770,6 +854,8 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
     axis = 1 - len(value.shape) if second else -1
     width = value.shape[axis] if value.shape else 1
+    if kind == "scalenorm" and not gain:  # multiplied before it divides
+        gain = next((path for j in value.inputs for path in _numbers(analysis, j)), "")
     bounded = kind in ("dyt", "derf") and value.inputs
     numbers = _numbers(analysis, value.inputs[0]) if bounded else ()
     return Normed(at, kind, graph.path(i), gain, width, numbers, axis, offset=offset)

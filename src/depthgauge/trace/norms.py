@@ -34,7 +34,7 @@ from depthgauge.trace.statistic import (
     statistic,
 )
 
-__all__ = ["gained", "norm", "scalenorm", "shifted", "spelled_kind"]
+__all__ = ["by_length", "gained", "norm", "scalenorm", "shifted", "spelled_kind"]
 
 #: The names of a state's axes, by how many there are.
 _AXES: Final[Mapping[int, tuple[str, ...]]] = {
@@ -202,8 +202,10 @@ def spelled_kind(roles: Roles, i: int) -> str:
     """The kind of a norm that is written out, by its own values, also where no state tells the
     axis of channels; ``""`` where only that would (groups, places of an image)."""
     s, _ = _divisor(Values(roles), roles.values[i])
-    if s is None or s.floor:
+    if s is None:
         return ""
+    if s.floor:
+        return "scalenorm" if s.length and s.axes == (len(roles.values[s.of].shape) - 1,) else ""
     if not s.centred:
         return "rmsnorm"
     of = roles.values[s.of]
@@ -212,6 +214,16 @@ def spelled_kind(roles: Roles, i: int) -> str:
     if s.axes == (size - 1,) and 1 < size <= len(below):  # no groups were folded out
         return "layernorm"
     return "batchnorm" if len(s.axes) == size - 1 and 0 in s.axes else ""
+
+
+def by_length(roles: Roles, i: int) -> tuple[int, ...]:
+    """The axis, from the right, over which value ``i`` is divided by its length, ``x / |x|``, and
+    how many numbers lie on it; ``()`` of another value."""
+    value, sight = roles.values[i], Values(roles)
+    s = _normalised(sight, value) if value.name == "normalize" else _divisor(sight, value)[0]
+    if s is None or s.centred or len(s.axes) != 1 or not s.length:
+        return ()
+    return s.axes[0] - len(roles.values[s.of].shape), s.count
 
 
 def scalenorm(region: Region, i: int, gain: Value) -> Norm | None:
@@ -237,7 +249,7 @@ def _by_length(region: Region, s: Statistic, gain: Value) -> Norm | None:
     return _made("scalenorm", region.value(s.of), options)
 
 
-def _normalised(region: Region, value: Traced) -> Statistic | None:
+def _normalised(region: Sight, value: Traced) -> Statistic | None:
     """``F.normalize`` as the quotient that it is."""
     x, axis = plain(region, value.inputs[0]), argument(value, 2, ("dim",), 1)
     eps = argument(value, 3, ("eps",), 1e-12)
@@ -257,14 +269,16 @@ def _divisor(region: Sight, value: Traced) -> tuple[Statistic | None, tuple[int,
     dividing = value.name in _QUOTIENTS
     left, right = value.inputs
     for x, by in ((left, right),) if dividing else ((left, right), (right, left)):
-        s = statistic(region, by) if region.values[by].data else None
-        if s is None or not s.rooted or s.inverse == dividing or not beside(region, by, x, s.axes):
+        over, learned_over = (by, None) if dividing else _numerator(region, by)
+        s = statistic(region, over) if region.values[over].data else None
+        divides = dividing or learned_over is not None
+        if s is None or not s.rooted or s.inverse == divides or not beside(region, by, x, s.axes):
             continue
         at = plain(region, x)
-        factors: list[int] = []
+        factors = [] if learned_over is None else [learned_over]
         while True:
-            over = centre(region, at, s.axes) if s.centred else at
-            if over == s.of:
+            inside = centre(region, at, s.axes) if s.centred else at
+            if inside == s.of:
                 return s, tuple(factors)
             inner = region.values[at]
             learned = [j for j in inner.inputs if not region.values[j].data]
@@ -274,6 +288,17 @@ def _divisor(region: Sight, value: Traced) -> tuple[Statistic | None, tuple[int,
             factors += learned
             at = plain(region, moving[0])
     return None, ()
+
+
+def _numerator(region: Sight, i: int) -> tuple[int, int | None]:
+    """What a learned number is divided by, and the number, as ScaleNorm's authors write ``g / |x|``
+    first; else value ``i`` and None."""
+    value = region.values[i]
+    if value.name in _QUOTIENTS and len(value.inputs) == 2:
+        learned, by = value.inputs
+        if region.values[learned].kind == "parameter" and region.values[by].data:
+            return by, learned
+    return i, None
 
 
 def _tidy(number: float) -> float:

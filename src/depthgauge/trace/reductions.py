@@ -62,6 +62,8 @@ def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
             out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
         elif name in correlation.STATISTICS:
             out.append(_between(name, x, examples))
+        elif name == "row":
+            out.append(float(_longest_row(x)))
         else:
             ordered = ordered or _quantiles(sample(x, flat))
             out.append(ordered[name])
@@ -150,6 +152,12 @@ def _between(name: str, x: Tensor, examples: int) -> float:
     return found[0]
 
 
+def _longest_row(x: Tensor) -> Tensor:
+    """The largest Euclidean norm of a row, over the last axis."""
+    lengths: Tensor = torch.linalg.vector_norm(rivers.wide(x.detach()), dim=-1)
+    return lengths.amax()
+
+
 def _largest(a: Any) -> float:
     """The largest magnitude, by the ufuncs themselves: the methods cost as much again."""
     return max(float(np.maximum.reduce(a)), -float(np.minimum.reduce(a)))
@@ -208,6 +216,8 @@ def _on_device(whole: Tensor, names: Sequence[str], examples: int = 1) -> Tensor
             out.append(single[name](x))
         elif name in correlation.STATISTICS:
             out.append(x.new_tensor(_between(name, whole, examples), dtype=torch.float64))
+        elif name == "row":
+            out.append(_longest_row(whole).double())
         else:
             if ordered is None:
                 ordered = rivers.quantiles(sample(x, x)[None])[:, 0].double()

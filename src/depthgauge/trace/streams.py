@@ -91,8 +91,9 @@ class Stream:
         return self.links[-1].after if self.links else self.source
 
 
-def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
-    """The streams, in the order in which their first outermost merges run."""
+def streams(roles: Roles, merges: Sequence[Merge], aside: Collection[int] = ()) -> list[Stream]:
+    """The streams, in the order in which their first outermost merges run; ``aside``: values that
+    read a stream and are no part of it, a second sum of its branches."""
     if not merges:
         return []
     outer, inside = _nested(roles, merges)
@@ -101,7 +102,10 @@ def streams(roles: Roles, merges: Sequence[Merge]) -> list[Stream]:
     stops = {merge.value for merge in outer}
     for source, row in rows:
         places = {merge.value: k for k, merge in enumerate(row)}
-        links = [_link(roles, row, k, places, inside[row[k].value], stops) for k in range(len(row))]
+        links = [
+            _link(roles, row, k, places, inside[row[k].value], stops, aside)
+            for k in range(len(row))
+        ]
         links[-1] = _closed(links)
         found.append(Stream(source, links))
     for stream in found:
@@ -335,16 +339,18 @@ def _link(
     places: Mapping[int, int],
     nested: Sequence[Merge],
     stops: Collection[int],
+    aside: Collection[int],
 ) -> Link:
     """The merge at ``place`` in its stream's ``row``, where a merge's value is at ``places``.
-    ``nested`` stand in its branches; ``stops`` are all outermost merges."""
+    ``nested`` stand in its branches; ``stops`` are all outermost merges; ``aside`` as in
+    ``streams``."""
     merge = row[place]
     last = max((k for i in chain(roles, merge.root) if (k := places.get(i, place)) < place),
                default=None)  # fmt: skip
     start = merge.root
     if merge.kind == "projected" and last is not None:
         start = row[last].value
-    after, normed, trimmed = _passed_on(roles, row, place)
+    after, normed, trimmed = _passed_on(roles, row, place, aside)
     paths = []
     for k, terms in enumerate(merge.branches):
         begin = merge.start(k) if merge.starts and merge.starts[k] != merge.root else start
@@ -369,7 +375,9 @@ def _link(
     )
 
 
-def _passed_on(roles: Roles, row: Sequence[Merge], place: int) -> tuple[int, bool, int]:
+def _passed_on(
+    roles: Roles, row: Sequence[Merge], place: int, aside: Collection[int]
+) -> tuple[int, bool, int]:
     """What the next merge takes its skip from, whether a norm stands on the way there, and the
     value before that norm."""
     merge = row[place]
@@ -381,7 +389,7 @@ def _passed_on(roles: Roles, row: Sequence[Merge], place: int) -> tuple[int, boo
                 return merge.value, False, merge.value  # read by branch and projection alike
             normed = back[merge.value] == "normed" or _norms(roles, other.root, merge)
             return other.root, normed, other.root
-    return _last(roles, merge) if merge is row[-1] else (merge.value, False, merge.value)
+    return _last(roles, merge, aside) if merge is row[-1] else (merge.value, False, merge.value)
 
 
 def _factor_after(roles: Roles, sum_: int, after: int) -> str:
@@ -422,13 +430,13 @@ def _norms(roles: Roles, i: int, merge: Merge) -> bool:
     return False
 
 
-def _last(roles: Roles, merge: Merge) -> tuple[int, bool, int]:
+def _last(roles: Roles, merge: Merge, aside: Collection[int]) -> tuple[int, bool, int]:
     """The end of a segment, whether a norm follows on the stream, and the value before it."""
     at, normed, before = merge.value, False, -1
     kept = at  # the latest that is more than a view
     while True:
-        norm = None if normed else _norm_of(roles, at)
-        users = [u for u in roles.graph.consumers[at] if roles.values[u].data]
+        norm = None if normed else _norm_of(roles, at, aside)
+        users = [u for u in roles.graph.consumers[at] if roles.values[u].data and u not in aside]
         if norm is not None:
             normed, before, at, kept = True, kept, norm, norm
         elif len(users) == 1 and (
@@ -440,14 +448,14 @@ def _last(roles: Roles, merge: Merge) -> tuple[int, bool, int]:
             return kept, normed, before if normed else kept
 
 
-def _norm_of(roles: Roles, i: int) -> int | None:
+def _norm_of(roles: Roles, i: int, aside: Collection[int] = ()) -> int | None:
     """The norm of value ``i`` or of a view of it, also one that is written out in several
     functions, if nothing else reads the value."""
     near, views, todo = {i}, {i}, [i]
     found = None
     while todo and len(near) < 16:
         at = todo.pop()
-        for user in roles.graph.consumers[at]:
+        for user in (user for user in roles.graph.consumers[at] if user not in aside):
             if at in views and roles.values[user].kind == "shape":
                 views.add(user)
             if roles.norm_of(user) in views:

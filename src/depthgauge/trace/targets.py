@@ -36,7 +36,16 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["Target", "arguments_of", "called", "defaults", "input_of", "is_code", "load"]
+__all__ = [
+    "Target",
+    "arguments_of",
+    "called",
+    "defaults",
+    "input_of",
+    "is_code",
+    "load",
+    "made_by",
+]
 
 #: The first ".py" that ends the text or stands before a colon: C:\nets\model.py:build has two.
 _FILE: Final = re.compile(r"(.+?\.py)(?::(.*))?")
@@ -168,6 +177,29 @@ def defaults(
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     empty = inspect.Parameter.empty
     return {p.name: p.default for p in parameters if p.kind in kinds and p.default is not empty}
+
+
+def made_by(text: str, beside: str, given: object, wanted: type) -> Any:
+    """What the callable that ``text`` names makes of ``given``, an instance of ``wanted``; a name
+    without a colon is one of the file or module that ``beside`` names.
+
+    Raises as ``load`` does, TargetError for what is no such instance.
+    """
+    if ":" not in text and is_code(beside):
+        text = f"{beside.rpartition(':')[0]}:{text}"
+    with _looked_up(text) as (value, owner, _, module):
+        if not callable(value):
+            raise TargetError(
+                f"'{text}' is {_kind(value)}, expected a callable; {_callables(owner)}"
+            )
+        try:
+            made = value(given)
+        except (Exception, SystemExit) as error:
+            raise _raised(f"'{text}'", error, _files(module, value)) from error
+    if not isinstance(made, wanted):
+        why = "; is its return missing?" if made is None else ""
+        raise TargetError(f"'{text}' gives {_kind(made)}, expected an {wanted.__name__}{why}")
+    return made
 
 
 @contextmanager

@@ -1,0 +1,187 @@
+"""ResiDual (Xie et al., arXiv 2304.14802): a post-norm stream, and beside it the sum of all its
+branches, which no norm touches; joined at the end.
+
+    x <- N(x + F(x)),    r <- r + s F(x),   r_0 = s x_0;    y = x_L + N(r_L)
+
+Every branch reads the post-norm stream. The last norm takes the number s away but for its eps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from depthgauge.errors import NetworkError
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe
+from depthgauge.recipes.stacks import refuse_plain
+from depthgauge.recipes.wrappers import Around, norm_of
+from depthgauge.trace.layout import Layout, Normed, Residual, layout
+
+__all__ = ["RESIDUAL", "Beside"]
+
+_FORM: Final = Form(
+    skip="1",
+    factor="1",
+    norms={"stream": ""},
+    misplaced=(
+        (("in",), "the norm stands in front of the branch: what is summed is a pre-norm stream"),
+        ((), "the sum of the first stream has no norm"),
+    ),
+)
+
+
+def _plan(layout: Layout) -> Plan:
+    refuse_plain(layout, "ResiDual")
+    return Plan(
+        forms=tuple(_FORM for _ in layout.branches), counts=tuple(_counts(layout)), final="none"
+    )
+
+
+def _counts(layout: Layout) -> list[Count]:
+    seconds, streams = layout.second, len(layout.streams)
+    counts = [
+        Count(
+            "streams with the sum of their branches beside them",
+            len(seconds),
+            streams,
+            "no sum of a norm of the stream and of what its branches add was found",
+        )
+    ]
+    if not seconds:
+        return counts
+    missing = [path for second in seconds for path in second.missing]
+    why = f"that of '{missing[0]}' is not in it, or by another number" if missing else ""
+    branches = sum(second.branches for second in seconds)
+    counts.append(Count("branches in that sum", branches - len(missing), branches, why))
+    for what, found, why in (
+        (
+            "such sums that begin with what the stream begins with",
+            sum(second.begins for second in seconds),
+            "x_0 is not in it, or by another number than the branches",
+        ),
+        (
+            "such sums with one norm, in front of the joint sum",
+            sum(second.normed for second in seconds),
+            "it grows with depth and is added as it is",
+        ),
+        (
+            "joint sums that hold the stream as it is",
+            sum(abs(second.first - 1) < 1e-6 for second in seconds),
+            f"it is multiplied by {seconds[0].first:.4g}",
+        ),
+    ):
+        counts.append(Count(what, found, len(seconds), why))
+    others = sum(second.others for second in seconds)
+    counts.append(Count("other terms in such sums", others, 0, "branches and x_0 are all"))
+    return counts
+
+
+# ------------------------------------------------------------------------------ in a module
+
+
+class _Memory:
+    """What the norms of one stream share while a pass runs: the sum so far, and the state."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.state: Tensor | None = None
+
+
+class Beside(Around):
+    """A norm of a post-norm stream, ``module(z)``, that keeps the sum of what was added, ``z`` less
+    the state before; ``after``: the norm of that sum, at the last, which adds it."""
+
+    def __init__(
+        self, module: nn.Module, memory: _Memory, first: bool, after: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.memory, self.first, self.after = memory, first, after
+        self.module = module
+
+    def forward(self, z: Tensor) -> Tensor:
+        memory, total = self.memory, z
+        if not self.first and memory.total is not None and memory.state is not None:
+            total = memory.total + (z - memory.state)
+        x: Tensor = self.module(z)
+        if self.after is None:
+            memory.total, memory.state = total, x
+            return x
+        memory.total = memory.state = None
+        added: Tensor = self.after(total)
+        return x + added
+
+
+def _joined(model: nn.Module, batch: Any) -> str:
+    """The second stream put beside each post-norm one. Raises NetworkError where there are not
+    norms behind all sums that modules of their own are."""
+    found = layout(model, batch)
+    if found.second:
+        return "the sum of the branches is there already"
+    names = list(found.streams)
+    norms = {name: _norms(model, found, name) for name in names}
+    bare = [name for name in names if not norms[name]]
+    if bare:
+        raise NetworkError(
+            f"behind the sums of '{bare[0]}' there are not as many norms that are modules of their "
+            f"own, and only such can be told to keep what was added; write the norms behind the "
+            f"sums as modules"
+        )
+    for name in names:
+        _put(model, norms[name])
+    return f"{len(names)} sums of all branches put beside the stream"
+
+
+def _norms(model: nn.Module, found: Layout, stream: str) -> list[Normed]:
+    """The norm behind each sum of the stream in order; none where one is no module of its own, or
+    stands behind several."""
+    rows = [_behind(branch) for branch in found.branches if branch.stream == stream]
+    paths = list(dict.fromkeys(norm.path for row in rows for norm in row))
+    leaves = all(path and not any(model.get_submodule(path).children()) for path in paths)
+    if not leaves or not all(len(row) == 1 for row in rows) or len(paths) < 2:
+        return []
+    return [next(row[0] for row in rows if row[0].path == path) for path in paths]
+
+
+def _behind(branch: Residual) -> list[Normed]:
+    return [norm for norm in branch.norms if norm.at == "stream"]
+
+
+def _put(model: nn.Module, norms: list[Normed]) -> None:
+    memory, last = _Memory(), norms[-1]
+    for k, norm in enumerate(norms):
+        parent, _, name = norm.path.rpartition(".")
+        owner, module = model.get_submodule(parent), model.get_submodule(norm.path)
+        after = None
+        if norm is last:
+            after = norm_of(norm.kind, norm.width, norm.axis)
+            sample = next(iter((*module.parameters(), *model.parameters())))
+            after.to(sample.device, sample.dtype)
+        made = Beside(module, memory, k == 0, after)
+        made.train(module.training)
+        setattr(owner, name, made)
+
+
+RESIDUAL = Recipe(
+    "residual",
+    "ResiDual",
+    "residual branches whose norms are modules of their own",
+    (
+        "x <- N(x + F(x)), every branch reads this stream",
+        "r <- r + s F(x) beside it, r_0 = s x_0, never normed on the way",
+        "the end is x + N(r); no norm after it",
+    ),
+    (
+        "a branch that reads r makes the network pre-norm",
+        "r has to begin with x_0, not with zero",
+        "r without its norm grows with depth and drowns the other stream",
+        "what is put in keeps r while a pass runs: not with checkpoints that run a block again",
+    ),
+    "Xie et al., arXiv 2304.14802; microsoft/ResiDual",
+    _plan,
+    tier=2,
+    judgement="s is 1 in what is put in: the norm at the end takes it away but for its eps and for "
+    "what half precision can hold; both streams are joined with 1",
+    after=_joined,
+    unwritten="an equation has one state, and ResiDual has two; apply it to a module",
+)
