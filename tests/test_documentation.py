@@ -116,8 +116,9 @@ def test_the_language_page_names_every_word() -> None:
 UPDATES = (ROOT / "docs" / "updates.md").read_text()
 
 
-@pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1), ("ablation", 1)])
-@pytest.mark.parametrize(("name", "examples"), [("updates", 2), ("directions", 1), ("sweep", 1)])
+@pytest.mark.parametrize(
+    ("name", "examples"), [("updates", 2), ("directions", 1), ("ablation", 1), ("sweep", 1)]
+)
 def test_the_python_of_a_page_prints_what_the_page_shows(name: str, examples: int) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
     code, shown = blocks(page, "python"), re.findall(r"```\n\n```\n(.*?)```", page, re.S)
@@ -153,6 +154,10 @@ def test_the_directions_page_names_every_quantity_and_preset() -> None:
     quantities = [quantity for name in chosen for quantity in INSTRUMENTS[name]]
     for name in (*quantities, *VECTORS, *PRESETS):
         assert f"`{name}`" in page, name
+
+
+def test_the_python_of_the_ablation_page_prints_what_it_shows() -> None:
+    test_the_python_of_a_page_prints_what_the_page_shows("ablation", 1)
 
 
 def test_the_ablation_page_names_every_factor_and_change_that_is_read() -> None:

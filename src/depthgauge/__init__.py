@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         MissingExtra,
         ModelError,
         NetworkError,
+        NotCommissionedError,
         RecordError,
         SpecificationError,
         TargetError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     )
     from depthgauge.instruments.step import Step
     from depthgauge.instruments.subject import Effort
+    from depthgauge.integrations.guard import assert_commissioned, require
     from depthgauge.integrations.monitor import Monitor
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from depthgauge.record.verify import verify
     from depthgauge.study.ablation import Ablation, ablate
     from depthgauge.study.claims import SuiteResult
+    from depthgauge.study.commission.run import Commission, commission
     from depthgauge.study.compare import compare
     from depthgauge.study.corridor import Bound, Corridor, Verdict
     from depthgauge.study.specification import Specification, read_specification
@@ -54,6 +57,7 @@ _HOMES = {
     "Block": "depthgauge.equation.nodes",
     "Bound": "depthgauge.study.corridor",
     "ClaimError": "depthgauge.errors",
+    "Commission": "depthgauge.study.commission.run",
     "Corridor": "depthgauge.study.corridor",
     "DepthgaugeError": "depthgauge.errors",
     "Effort": "depthgauge.instruments.subject",
@@ -63,6 +67,7 @@ _HOMES = {
     "Monitor": "depthgauge.integrations.monitor",
     "Network": "depthgauge.network.spec",
     "NetworkError": "depthgauge.errors",
+    "NotCommissionedError": "depthgauge.errors",
     "Profile": "depthgauge.profile",
     "RecordError": "depthgauge.errors",
     "Specification": "depthgauge.study.specification",
@@ -75,7 +80,9 @@ _HOMES = {
     "Verdict": "depthgauge.study.corridor",
     "ablate": "depthgauge.study.ablation",
     "apply": "depthgauge.recipes.apply",
+    "assert_commissioned": "depthgauge.integrations.guard",
     "audit": "depthgauge.recipes.audit",
+    "commission": "depthgauge.study.commission.run",
     "compare": "depthgauge.study.compare",
     "count": "depthgauge.equation.count",
     "guess": "depthgauge.recipes.guess",
@@ -84,6 +91,7 @@ _HOMES = {
     "parse": "depthgauge.equation.parse",
     "read_record": "depthgauge.record.folder:read",
     "read_specification": "depthgauge.study.specification",
+    "require": "depthgauge.integrations.guard",
     "rewritten": "depthgauge.recipes.apply",
     "subject_of": "depthgauge.record.subject",
     "suite": "depthgauge.study.suites",
@@ -98,6 +106,7 @@ __all__ = [
     "Block",
     "Bound",
     "ClaimError",
+    "Commission",
     "Corridor",
     "DepthgaugeError",
     "Effort",
@@ -107,6 +116,7 @@ __all__ = [
     "Monitor",
     "Network",
     "NetworkError",
+    "NotCommissionedError",
     "Profile",
     "RecordError",
     "Specification",
@@ -120,7 +130,9 @@ __all__ = [
     "__version__",
     "ablate",
     "apply",
+    "assert_commissioned",
     "audit",
+    "commission",
     "compare",
     "count",
     "guess",
@@ -129,6 +141,7 @@ __all__ = [
     "parse",
     "read_record",
     "read_specification",
+    "require",
     "rewritten",
     "subject_of",
     "suite",

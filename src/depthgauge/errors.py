@@ -9,6 +9,7 @@
     ├── TargetError (TypeError)        a target of a kind that is not measured  exit 2
     ├── ModelError (RuntimeError)      the user's model failed, in this module  exit 2
     ├── MissingExtra (ImportError)     an optional package is not installed     exit 2
+    ├── NotCommissionedError           a record does not allow a run            exit 1
     └── ClaimError                     a suite's claim does not hold            exit 1
 
 Every message is one sentence (or two): what came, what was expected, what to do. Our own
@@ -27,6 +28,7 @@ __all__ = [
     "MissingExtra",
     "ModelError",
     "NetworkError",
+    "NotCommissionedError",
     "RecordError",
     "SpecificationError",
     "TargetError",
@@ -65,6 +67,10 @@ class SpecificationError(UsageError):
 
 class RecordError(UsageError):
     """A directory that is no record, holds a broken one, or cannot be written to."""
+
+
+class NotCommissionedError(DepthgaugeError, RuntimeError):
+    """A record is broken or stale, or a gate of it fails: every objection in a line."""
 
 
 class TargetError(DepthgaugeError, TypeError):

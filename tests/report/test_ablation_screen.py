@@ -83,6 +83,12 @@ def test_what_is_not_finite_is_words(end: float) -> None:
     other = word if end == 0 else "finite after the change only"
     assert f"{other} in 2 of 2 seeds" in " ".join(found.split())
     assert "nan" not in lost + found
+    cells = [" ".join(text.split()) for text in (lost, found)]
+    assert ("scale=9 zero" if end == 0 else "scale=9 lost") in cells[0]
+    assert ("scale=9 zero" if end == 0 else "scale=9 finite again") in cells[1]
+    if end != 0:
+        never = shown(ablation({"scale=9": [[1, 1], [end, end]]}, [[1, 1], [end, end]]))
+        assert "scale=9 never finite" in " ".join(never.split())
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])

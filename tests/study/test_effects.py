@@ -65,6 +65,7 @@ def test_one_seed_has_a_size_and_no_interval() -> None:
         ([INF, NAN], [1.0, 2.0], "finite after the change only in 2 of 2 seeds", 0, True),
         ([1.0, 0.0], [1.0, 1.0], "zero before or after the change in 1 of 2 seeds", 1, True),
         ([INF, NAN], [NAN, INF], "not finite before or after in 2 of 2 seeds", 0, False),
+        ([INF, INF], [INF, INF], "not finite before or after in 2 of 2 seeds", 0, False),
     ],
 )
 def test_what_no_number_says_is_said_in_words(

@@ -29,6 +29,13 @@ _HEADERS: Final = {
     "nonfinite_fraction": "not finite",
     "state_max": "largest",
 }
+#: Of an effect that is a number under no seed, by the beginning of its note.
+_WORDS: Final = {
+    "not finite after": "lost",
+    "finite after": "finite again",
+    "not finite before or after": "never finite",
+    "zero": "zero",
+}
 _SHOWN: Final = 8
 
 
@@ -141,13 +148,14 @@ def _cells(effect: Effect | None) -> tuple[str, str]:
         return "-", ""
     median, low, high = effect.spread
     if not effect.n:
-        return "not finite", ""
+        words = (word for said, word in _WORDS.items() if effect.note.startswith(said))
+        return next(words, "-"), ""
     return _signed(median), f"({_signed(low, 2)} to {_signed(high, 2)})" if effect.n > 1 else ""
 
 
 def _ranked(found: Ablation) -> list[Column]:
     """The strongest effects, one a row."""
-    shown = [effect for effect in found.ranked if _moves(effect)][:_SHOWN]
+    shown = [effect for effect in found.ranked if effect.strength > 0][:_SHOWN]
     if not shown:
         return []
     columns = [

@@ -50,10 +50,11 @@ class Effect:
     @cached_property
     def values(self) -> FloatArray:
         """One a seed; inf or NaN where before or after is not finite, or one of them alone is 0."""
-        if self.unit == "decades":
-            return decades(self.after, self.before)
+        lost = ~np.isfinite(self.before) & ~np.isfinite(self.after)  # inf twice is no effect of 0
         with np.errstate(all="ignore"):
-            return np.where(self.after == self.before, 0.0, self.after - self.before)
+            log = self.unit == "decades"
+            found = decades(self.after, self.before) if log else self.after - self.before
+        return np.where(lost, np.nan, found)
 
     @cached_property
     def finite(self) -> FloatArray:
