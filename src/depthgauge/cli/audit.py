@@ -82,7 +82,7 @@ def audit(
     from depthgauge.recipes.audit import audit as held_to
     from depthgauge.recipes.guess import guess
     from depthgauge.recipes.registry import recipe_named
-    from depthgauge.trace.targets import arguments_of
+    from depthgauge.trace.targets import arguments_of, made_by
 
     rules = recipe_named(recipe) if recipe is not None else None
     if optimizer is not None and rules is None:

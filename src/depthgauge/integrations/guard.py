@@ -101,11 +101,13 @@ def _subject(target: Any) -> Subject | None:
 
 def _weights(found: Verification, module: nn.Module) -> Iterator[str]:
     """Whether the module begins with the weights of a seed that was commissioned."""
-    from depthgauge.record.subject import module_hash
+    from depthgauge.record.subject import drawn_hash, module_hash
 
     assert found.record is not None
-    held = found.record.subject.weights
-    if module_hash(module) not in held.values():
+    subject = found.record.subject
+    held = subject.weights
+    own = drawn_hash(module) if subject.kind == "equation" else module_hash(module)
+    if own not in held.values():
         yield (
             f"stale: the module's weights are not those of the seeds that were commissioned "
             f"({', '.join(held)}); ask before the first step, and build it under one of them"

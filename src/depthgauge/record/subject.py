@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OWN",
     "builder_subject",
+    "drawn_hash",
     "equation_subject",
     "module_hash",
     "own_bounds",
@@ -45,6 +46,9 @@ __all__ = [
 
 #: The source of a bound that a specification declares itself.
 OWN: Final = "specification"
+
+#: A weight of a block, in the module that an equation builds.
+_BLOCK: Final = re.compile(r"(?:.*\.)?blocks\.(\d+)\.(.+)\.weight")
 
 #: What a builder may return: a module, (module, batch) or (module, batch, loss).
 Build = Callable[[int], Any]
@@ -216,6 +220,16 @@ def with_own(stored: CorridorPart, corridor: Corridor | None) -> CorridorPart:
 def module_hash(module: nn.Module) -> str:
     """Of every parameter and buffer of a module: name, precision, shape, numbers."""
     named = [*module.named_parameters(), *module.named_buffers()]
+    return _tensors_hash(iter(named))
+
+
+def drawn_hash(module: nn.Module) -> str:
+    """Of what is drawn in a module that an equation built: that of its weights as a subject has
+    it, by block and layer, wherever the blocks stand in the module."""
+    named = []
+    for path, parameter in module.named_parameters():
+        if match := _BLOCK.fullmatch(path):
+            named.append((f"{int(match[1]) + 1}.{match[2]}", parameter))
     return _tensors_hash(iter(named))
 
 

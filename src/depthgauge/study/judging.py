@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 from depthgauge.profile import Profile
 from depthgauge.study.corridor import Corridor, Verdict
+from depthgauge.study.corridors import corridor_named
 
 __all__ = ["Bounds", "Placed", "bounds_of"]
 
@@ -65,20 +64,13 @@ def bounds_of(
     if given is None and own is not None:
         return Bounds("the specification's own", own, None)
     if given is None:
-        if find_spec("depthgauge.study.corridors") is None:
-            return Bounds("", None, None)
-        found = _named(DEFAULT)
+        found = corridor_named(DEFAULT)
         judged = found.at(profile.depth, profile.dtype).judge(profile).judgements
         here = frozenset(j.name for j in judged if j.state != "not_measured")
         notes = [f"{j.name} was not judged: {j.reason}" for j in judged if j.name not in here]
         return Bounds(DEFAULT, None, found, here, tuple(notes))
     if isinstance(given, str):
-        given = _named(given)
+        given = corridor_named(given)
     elif isinstance(given, Mapping):
         given = Corridor.of(given)
     return Bounds(getattr(given, "name", "as given"), own, given)
-
-
-def _named(name: str) -> Placed:
-    found: Placed = import_module("depthgauge.study.corridors").corridor_named(name)
-    return found

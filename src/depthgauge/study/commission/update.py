@@ -20,7 +20,10 @@ __all__ = ["first_update", "updates"]
 
 #: Examples of an equation's classes, at most: curvature is that of a batch.
 EXAMPLES: Final = 64
-_CURVES: Final = ("functional_update", "branch_update", "update_to_weight")
+_CURVES: Final = (
+    "functional_update", "branch_update", "update_to_weight", "branch_rms", "branch_to_stream",
+    "branch_stream_cosine",
+)  # fmt: skip
 
 
 def first_update(plan: Plan, bench: Bench) -> Gated:
@@ -38,7 +41,7 @@ def first_update(plan: Plan, bench: Bench) -> Gated:
 
 def updates(plan: Plan, case: Case) -> list[Profile]:
     """The first update of a case: of an equation behind a classifier, a profile a seed."""
-    asked = ("updates", "stiffness")
+    asked = ("updates", "stiffness", "branches")
     if not isinstance(case, EquationCase):
         found = case.measure(asked, effort=Effort(step=plan.step, branches=1))
         return [found]
