@@ -35,10 +35,12 @@ def test_every_summary_follows_its_formula() -> None:
         "correlation": [0.0, 0.3, 0.6],
         **{f"headroom_{name}_bits": [9.0, -2.0, 5.0] for name in FORMATS},
         "underflow_headroom_bits": [12.0, 11.0, 13.0],
+        "relative_error_state": [0.0, 1e-6, 3e-6],
+        "relative_error_gradient": [2e-6, 1e-6, 0.0],
     }
     made = profile((2.0, 0.5, 4.0), (3.0, 12.0, 1.5), extra=extra)
     expected = [4.0, 8.0, 2.0, 8.0, 0.4, 0.2, 0.05, 0.5, 9.0]
-    expected += [0.25, 0.2, 8.0, 0.6, *[-2.0] * 4, 11.0]
+    expected += [0.25, 0.2, 8.0, 0.6, *[-2.0] * 4, 11.0, 3e-6, 2e-6]
     assert list(made.summary()) == list(SUMMARIES)
     assert [float(v[0]) for v in made.summary().values()] == pytest.approx(expected, rel=1e-15)
 

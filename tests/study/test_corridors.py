@@ -74,7 +74,7 @@ def test_the_default_holds_the_five_gates() -> None:
 
 
 def test_every_bound_of_the_package_says_why_and_whence() -> None:
-    assert names() == ("default", "transport")
+    assert names() == ("commission", "default", "transport")
     for name in names():
         corridor = corridor_named(name)
         assert corridor.name == name
@@ -83,7 +83,8 @@ def test_every_bound_of_the_package_says_why_and_whence() -> None:
             assert entry.name in SUMMARIES
             assert len(entry.bound.reason) > 30, entry
             assert len(entry.bound.source) > 30, entry
-            assert re.search(r"measured on 240 random MLP configurations|IEEE", entry.bound.source)
+            known = r"measured on 240 random MLP configurations|IEEE|definition .* was not measured"
+            assert re.search(known, entry.bound.source)
 
 
 def test_transport_is_the_default_without_what_needs_a_loss() -> None:
@@ -94,6 +95,18 @@ def test_transport_is_the_default_without_what_needs_a_loss() -> None:
         for name, bound in part.items():
             assert (bound.min, bound.max) == (whole[name].min, whole[name].max)
             assert (bound.warn, bound.reason) == (whole[name].warn, whole[name].reason)
+
+
+def test_a_base_comes_before_the_bounds_of_the_file(file: Any) -> None:
+    own = 'base = "default"\n[bounds.gradient_ratio]\nmax = 2.0\n'
+    found = dict(corridor_named(file(own)).at(96, "float32").bounds)
+    base = dict(corridor_named("default").at(96, "float32").bounds)
+    assert found.pop("gradient_ratio").max == 2.0
+    del base["gradient_ratio"]
+    assert found == base
+    for wrong in ("defualt", "mine.toml"):
+        with pytest.raises(SpecificationError, match=f"base is '{wrong}', expected one of"):
+            corridor_named(file(f'base = "{wrong}"\n[bounds.state_max]\nmax = 2.0\n'))
 
 
 def test_the_files_are_in_the_package() -> None:
@@ -228,8 +241,8 @@ def test_a_name_that_no_corridor_has(tmp_path: Path) -> None:
     with pytest.raises(SpecificationError) as error:
         corridor_named("defualt")
     assert str(error.value) == (
-        "corridor is 'defualt', expected one of default, transport (did you mean 'default'?), or a "
-        "file such as mine.toml"
+        "corridor is 'defualt', expected one of commission, default, transport (did you mean "
+        "'default'?), or a file such as mine.toml"
     )
     with pytest.raises(SpecificationError, match=r"absent\.toml cannot be read: no such file"):
         corridor_named(tmp_path / "absent.toml")
