@@ -290,5 +290,5 @@ def test_targets_of_other_kinds() -> None:
     def differently(depth: int, seed: int) -> Any:
         return nn.Sequential(*(Block(8) for _ in range(depth + seed))), torch.randn(4, 8), None
 
-    with pytest.raises(SpecificationError, match="seeds 0 and 1 build networks of different sites"):
+    with pytest.raises(SpecificationError, match="seeds 0 and 1 build networks of 5 and 7 sites"):
         sweep(differently, (2, 4), instruments="rivers", corridor={"forward_drift": {"max": 9}})

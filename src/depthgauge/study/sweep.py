@@ -7,11 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import numpy as np
-
 from depthgauge.errors import SpecificationError, TargetError
 from depthgauge.network.spec import LARGEST_DEPTH, Network, whole_number
-from depthgauge.profile import Column, Profile
+from depthgauge.profile import Profile
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.corridors import NamedCorridor, corridor_named
 from depthgauge.study.swept import Measured, Sweep, swept
@@ -119,6 +117,7 @@ def of_builder(
     def measured(depth: int, progress: Progress | None) -> Profile:
         import torch
 
+        from depthgauge.study.builders import stacked
         from depthgauge.trace.measuring import measure_module
 
         found = []
@@ -138,7 +137,7 @@ def of_builder(
             )
             if progress is not None:
                 progress(i + 1, len(seeds))
-        return _stacked(found)
+        return stacked(found)
 
     return measured
 
@@ -225,33 +224,3 @@ def _name(specification: Specification) -> str:
     from depthgauge.equation.text import to_text
 
     return to_text(specification.network.block)
-
-
-# ----------------------------------------------------------------------------------- the parts
-
-
-def _stacked(profiles: Sequence[Profile]) -> Profile:
-    """Profiles of the same sites, each under one seed, as one with a seed axis."""
-    first = profiles[0]
-    for profile in profiles[1:]:
-        if profile.sites != first.sites:
-            raise SpecificationError(
-                f"seeds {first.seeds[0]} and {profile.seeds[0]} build networks of different sites "
-                f"({len(first.sites)} and {len(profile.sites)}); give one seed"
-            )
-    missing = {name: why for profile in profiles for name, why in profile.not_measured.items()}
-    columns = {}
-    for name, column in first.columns.items():
-        if all(name in p.columns and p.columns[name].rows == column.rows for p in profiles):
-            values = np.concatenate([p.columns[name].values for p in profiles], axis=1)
-            columns[name] = Column(column.rows, values)
-        else:
-            missing.setdefault(name, "it was not measured at the same sites under every seed")
-    return dataclasses.replace(
-        first,
-        seeds=tuple(seed for profile in profiles for seed in profile.seeds),
-        seed_axis=True,
-        columns=columns,
-        vectors={},
-        not_measured={name: why for name, why in missing.items() if name not in columns},
-    )
