@@ -12,7 +12,7 @@ import pytest
 import depthgauge as dg
 
 #: What Python knows of: a library may have told C's environment of a terminal 80 columns wide.
-ENVIRONMENT = dict(os.environ)
+ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 

@@ -137,9 +137,15 @@ def test_code_with_its_loss_is_judged_by_every_gate(command: Command, folder: Pa
 
 def test_what_is_no_corridor(command: Command, folder: Path) -> None:
     for given, sentence in (
-        ("defualt", "corridor is 'defualt', expected one of default, transport (did you mean"),
+        (
+            "defualt",
+            "corridor is 'defualt', expected one of commission, default, transport (did you mean",
+        ),
         (folder / "absent.toml", "absent.toml cannot be read: no such file"),
-        (folder / "model.py", "expected one of default, transport, or a file such as mine.toml"),
+        (
+            folder / "model.py",
+            "expected one of commission, default, transport, or a file such as mine.toml",
+        ),
     ):
         ran = command("measure", EQUATION, *SMALL, "--corridor", given)
         assert (ran.status, ran.out) == (2, "")

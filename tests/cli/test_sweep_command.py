@@ -140,7 +140,10 @@ def test_what_was_not_judged_is_on_the_screen(command: Command) -> None:
     [
         ((EQUATION, "--depths", "12"), "--depths is '12', expected two or more whole numbers"),
         ((EQUATION, "--depths", "layers=2,4"), "--depths varies 'layers', but an equation has a"),
-        ((EQUATION, "--corridor", "defualt"), "corridor is 'defualt', expected one of default"),
+        (
+            (EQUATION, "--corridor", "defualt"),
+            "corridor is 'defualt', expected one of commission, default",
+        ),
         ((EQUATION, "--arg", "a=1"), "--arg is for Python code"),
         (("m.py:build", "--width", 3), "--width is for an equation"),
         (("absent.py:build", "--depths", "2,4"), "absent.py"),

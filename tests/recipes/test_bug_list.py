@@ -404,7 +404,7 @@ ELSEWHERE: Mapping[str, Other] = {
 }
 
 UNSEEN: Mapping[str, str] = {
-    "which way tau favours": "it is a sentence of a documentation; u-muP is no recipe here",
+    "which way tau favours": "it is a sentence of a documentation, and no number",
     "two recipes at two rates": "it lies between two runs, and an audit sees one network; compare "
     "gives all recipes one rate",
 }

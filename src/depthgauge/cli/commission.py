@@ -70,7 +70,7 @@ def commission(
         option("--vary", "CHANGE", "A change of the ablation [a usual set]; repeatable."),
     ] = None,
     corridor: Annotated[
-        str | None, option("--corridor", "FILE", "A name or a file of bounds [default].")
+        str | None, option("--corridor", "FILE", "A name or a file of bounds [commission].")
     ] = None,
     rival: Annotated[str | None, option("--rival", "NAME", "fixup or orthogonal.")] = None,
     shallow: Annotated[
@@ -104,14 +104,17 @@ def commission(
     """Commission a network: the gates in order, each with its question, its bounds and what it
     leaves open, written as a record that goes stale when the network changes.
 
-    The exit status is 0 when every gate passes (or warns), 1 when one fails or was not measured.
+    The exit status is 0 when every gate passes (or warns), 1 when one fails or was not measured:
+    in this version always 1, since it has no training runs. depthgauge verify tells whether a
+    record holds, depthgauge.require whether a gate fails.
     """
     from depthgauge.instruments.step import Step
     from depthgauge.report.progress import progress
     from depthgauge.study.commission.run import commission as run
     from depthgauge.study.specification import parse_seed
 
-    over = several("--depths", depths)
+    one = depths.strip() if depths else ""
+    over = ("depth", (int(one),)) if one.isdecimal() else several("--depths", depths)
     given: dict[str, Any] = {
         "depth": whole("--depth", depth),
         "width": whole("--width", width),

@@ -86,7 +86,7 @@ class Subject(Part):
     device: str = "cpu"
     seeds: Many[int]
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Of the builder."""
+    """Of the builder; of an equation the optimiser and its learning rate."""
     source: Source | None = None
     source_reason: str | None = None
     weights: dict[str, str] = Field(default_factory=dict)

@@ -88,6 +88,7 @@ def subject_of(
         dtype=specification.dtype,
         device=specification.device,
         seeds=seeds,
+        arguments={"optimizer": specification.optimizer, "lr": specification.step.rate},
         weights={str(seed): weights for seed, (weights, _) in drawn.items()},
         data=hashed("".join(data for _, data in drawn.values()).encode()),
     )

@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from depthgauge.errors import RecordError, SpecificationError
+from depthgauge.errors import DepthgaugeError, RecordError, SpecificationError
 from depthgauge.instruments.step import Step
 from depthgauge.record.folder import read
+from depthgauge.record.subject import subject_of
 from depthgauge.record.verify import verify
 from depthgauge.study.commission import run as running
 from depthgauge.study.commission.run import GATES, commission, plan_of
 from depthgauge.study.commission.transport import GATES as BY_GATE
+from depthgauge.study.specification import read_specification
 from depthgauge.summaries import SUMMARIES
 
 HEALTHY = "h + W2(gelu(W1(rmsnorm(h))))/sqrt(L)"
@@ -214,7 +216,7 @@ def test_killed_at_random_moments_it_ends_the_same(healthy, tmp_path):
 
 
 def test_stopping_early_leaves_gates_not_measured(tmp_path):
-    options = {**SMALL, "depth": 64, "depths": [4, 64]}
+    options = {**SMALL, "depth": 64, "depths": [4, 64], "vary": ["scale*2"]}
     found = commission(UNSCALED, tmp_path / "record", stop_early=True, **options)
     behind = found.gates[2:]
     assert {g.state for g in behind} == {"not_measured"}
@@ -259,10 +261,54 @@ def test_a_mistake_in_a_specification_is_one_sentence(tmp_path, text, words):
 
 
 def test_numbers_that_are_not_finite_are_findings(tmp_path):
-    options = {**SMALL, "depth": 300, "depths": [4, 300]}
+    options = {**SMALL, "depth": 300, "depths": [4, 300], "vary": ["scale*2"]}
     found = commission("h + 1e3*W2(relu(W1(h)))", tmp_path / "record", **options)
     assert found.state == "fail"
     assert "not finite" in " ".join(gate(found, "rivers").notes)
     assert np.isinf(next(iter(found.stored.arrays.values())).astype(float)).any() or any(
         not np.isfinite(a).all() for a in found.stored.arrays.values()
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("nrm=none", "a change names 'nrm'"),
+        ("norm=foo", "foo"),
+        ("activation=gelu", "which changes nothing"),
+        ("depth=3", "depth is the depth, which is swept"),
+        ("equation=h + W2(relu(W1(h)))", "which changes .*; a commission varies one factor"),
+    ],
+)
+def test_a_change_that_cannot_be_tried_is_refused_before_anything_runs(tmp_path, change, words):
+    with pytest.raises(DepthgaugeError, match=words):
+        commission(HEALTHY, tmp_path / "record", **{**SMALL, "vary": ["norm=none", change]})
+    assert not (tmp_path / "record").exists()
+
+
+@pytest.mark.parametrize(
+    ("block", "more"),
+    [
+        ("h + W3(silu(W1(rmsnorm(h)))*W2(rmsnorm(h)))/sqrt(L)", {}),
+        ("h + conv3(relu(batchnorm(h)))/sqrt(L)", {"size": 4}),
+        ("h + attention(layernorm(h), heads=2)/sqrt(L)", {"tokens": 4}),
+    ],
+)
+def test_a_block_whose_plain_stack_is_not_healthy_is_its_own_control(tmp_path, block, more):
+    options = {**SMALL, "vary": ["scale*2"], **more}
+    found = gate(commission(block, tmp_path / "record", **options), "shallow control")
+    assert found.state == "pass"
+    assert found.notes[0].startswith("the control is the same block, since")
+
+
+def test_another_learning_rate_makes_the_record_stale(tmp_path):
+    file = tmp_path / "spec.toml"
+    text = f'[block]\nequation = "{HEALTHY}"\n[network]\ndepth = 4\nwidth = 16\n[run]\nbatch = 8\n'
+    file.write_text(f'{text}optimizer = "momentum"\nlr = 0.1\n[commission]\nvary = ["scale*2"]\n')
+    commission(str(file), tmp_path / "record", depths=[2])
+    assert verify(tmp_path / "record", subject_of(read_specification(file))).state == "valid"
+    file.write_text(f'{text}optimizer = "sgd"\nlr = 50.0\n')
+    found = verify(tmp_path / "record", subject_of(read_specification(file)))
+    assert found.state == "stale"
+    assert "lr 0.1 -> 50" in str(found)
+    assert "optimizer momentum -> sgd" in str(found)

@@ -23,7 +23,6 @@ from depthgauge.study.commission.plain import plain_control
 from depthgauge.study.commission.plan import Plan
 from depthgauge.study.commission.transport import (
     GATES,
-    JUDGED,
     SEEN,
     Bench,
     Judging,
@@ -132,7 +131,7 @@ def depth(plan: Plan, bench: Bench) -> Gated:
     configurations apart."""
     if len(plan.depths) < 2:
         return Gated("not_measured", "one depth was measured, and a law needs two")
-    bounds = tuple(entry for entry in plan.corridor.entries if entry.name in JUDGED)
+    bounds = tuple(entry for entry in plan.corridor.entries if entry.name in bench.judged)
     corridor = replace(plan.corridor, entries=bounds)
     found = swept("", lambda at, _: bench.seen[at], plan.depths, corridor)
     breaks = {b.name: str(b) for b in found.breaks}
@@ -168,19 +167,20 @@ def shallow(plan: Plan, bench: Bench) -> Gated:
     wrong, and depth is not to blame."""
     case = plan.equation
     if case is None:
-        return _shallow_code(plan)
+        return _shallow_code(plan, bench)
     network = case.specification.network
-    what, notes = f"plain control, {plan.shallow} blocks", tuple[str, ...]()
+    blocks = min(plan.shallow, network.depth)
+    what, notes = f"plain control, {blocks} blocks", tuple[str, ...]()
     try:
-        control = plain_control(network, plan.shallow)
+        control = plain_control(network, blocks)
     except NetworkError as error:
-        control, what = replace(network, depth=plan.shallow), f"{plan.shallow} blocks of its own"
+        control, what = replace(network, depth=blocks), f"{blocks} blocks of its own"
         notes = (f"the control is the same block, since {error}",)
     held = EquationCase(replace(case.specification, network=control), what)
-    return _held(plan, held, (*notes, f"the control is {control.block}"))
+    return _held(plan, bench, held, (*notes, f"the control is {control.block}"))
 
 
-def _shallow_code(plan: Plan) -> Gated:
+def _shallow_code(plan: Plan, bench: Bench) -> Gated:
     if len(plan.depths) < 2:
         return Gated(
             "not_measured",
@@ -188,15 +188,15 @@ def _shallow_code(plan: Plan) -> Gated:
         )
     first = plan.depths[0]
     case = plan.cases[first]
-    return _held(plan, case)
+    return _held(plan, bench, case)
 
 
-def _held(plan: Plan, case: Case, notes: tuple[str, ...] = ()) -> Gated:
+def _held(plan: Plan, bench: Bench, case: Case, notes: tuple[str, ...] = ()) -> Gated:
     (profile,) = measured([case], SEEN)
     if isinstance(profile, DepthgaugeError):
         return Gated("not_measured", str(profile))
     # Of directions a plain stack of random layers loses some with each, which is no fault of it.
-    bounds = Judging(plan, (*GATES["rivers"], *GATES["gates"]))
+    bounds = Judging(plan, [n for n in bench.judged if n not in GATES["directions"]])
     verdict = bounds.at(profile.depth, profile.dtype).judge(profile)
     curves = tuple(curves_of(profile, named(profile.depth, case.name), _DRAWN))
     if verdict.state in ("pass", "warn"):
@@ -223,7 +223,7 @@ def rival(plan: Plan, bench: Bench) -> Gated:
         if isinstance(profile, DepthgaugeError):
             return Gated("not_measured", f"{one.name}: {profile}")
         seen = (
-            (profile, Judging(plan)),
+            (profile, bench.judging),
             (stacked(step), Judging(plan, GATES["first update"])),
         )
         judged = [j for p, b in seen for j in b.at(p.depth, p.dtype).judge(p).judgements]

@@ -43,15 +43,19 @@ _HALVING: Final = ("relu", "gelu", "silu", "mish", "leaky_relu", "elu", "selu", 
 
 def plain_control(network: Network, blocks: int) -> Network:
     """The control of this network. Raises NetworkError where nothing plain is left, and for
-    attention, whose stack without a skip collapses however shallow it is."""
+    attention, gates and kernels, whose plain stacks are not healthy however shallow they are."""
     if any(isinstance(node, Attention) for node in walk(network.block)):
         raise NetworkError("attention without a skip collapses however few blocks there are")
+    if any(isinstance(node, Convolution) for node in walk(network.block)):
+        raise NetworkError("a plain stack of kernels loses what is outside of the image")
     block = rewrite(without_inits(with_scalars(network.block)), _plain)
     assert isinstance(block, Block)
     if any(isinstance(node, Add | Norm) for node in walk(block)):
         raise NetworkError(
             f"'{network.block}' is no skip plus branches that a plain stack could be made of"
         )
+    if any(isinstance(node, Product) for node in walk(block)):
+        raise NetworkError("a gate multiplies two halves, and a plain stack of it explodes")
     layers = {node.name for node in walk(block) if isinstance(node, Linear | Convolution)}
     if not layers:
         raise NetworkError(f"'{network.block}' has no weight layer of its own")

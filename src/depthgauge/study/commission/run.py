@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from depthgauge.errors import DepthgaugeError
+from depthgauge.errors import DepthgaugeError, SpecificationError
 from depthgauge.record.folder import Stored
 from depthgauge.record.parts import Bound, CorridorPart, Gate, State, Verdict
 from depthgauge.record.running import Running
-from depthgauge.study.cases import EquationCase, case_of
+from depthgauge.study.cases import EquationCase, case_of, differences
+from depthgauge.study.changes import Change
 from depthgauge.study.commission import contrasts, transport, update
 from depthgauge.study.commission.gated import Gated, curve_parts, part_of, worst
 from depthgauge.study.commission.plan import Plan, planned
@@ -180,7 +181,27 @@ def plan_of(target: Any, **given: Any) -> Plan:
         one = case.specification
         declared = {**one.commission, "step": one.step}
     declared |= {name: value for name, value in own.items() if value is not None}
-    return planned(case, **declared)
+    plan = planned(case, **declared)
+    _varied(plan)
+    return plan
+
+
+def _varied(plan: Plan) -> None:
+    """Refuse a change that cannot be tried before anything is measured."""
+    for text in plan.vary or ():
+        change = Change.of(text)
+        if change.factor == plan.axis:
+            raise SpecificationError(
+                f"vary names '{text}', and {plan.axis} is the depth, which is swept; name it with "
+                f"the depths"
+            )
+        found = differences(plan.case, plan.case.changed(change))
+        if len(found) != 1:
+            what = "; ".join(map(str, found)) or "nothing"
+            raise SpecificationError(
+                f"vary names '{text}', which changes {what}; a commission varies one factor at a "
+                f"time"
+            )
 
 
 def _run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from depthgauge.record.parts import Subject
 from depthgauge.record.subject import builder_subject, source_of, subject_of
 from depthgauge.study.builders import BuilderCase
@@ -14,7 +16,10 @@ def subject_of_plan(plan: Plan, target: str = "") -> Subject:
     """The subject of a plan; ``target``: what the user called it."""
     case = plan.case
     if plan.equation is not None:
-        return subject_of(plan.equation.specification, target, plan.depths)
+        step = plan.step
+        assert isinstance(step.optimizer, str)
+        given = replace(plan.equation.specification, optimizer=step.optimizer, lr=step.lr)
+        return subject_of(given, target, plan.depths)
     assert isinstance(case, BuilderCase)
 
     code = case.target

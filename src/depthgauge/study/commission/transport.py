@@ -106,7 +106,13 @@ class Bench:
 
     @property
     def judging(self) -> Judging:
-        return Judging(self.plan)
+        return Judging(self.plan, self.judged)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """What the gates of contrast are judged by: of activations only where there are any."""
+        here = self.full.summary()
+        return tuple(name for name in JUDGED if name not in GATES["gates"] or name in here)
 
     def judgements(self, profile: Profile, names: Iterable[str]) -> tuple[Judgement, ...]:
         """The bounds on these summaries, held against the profile."""
@@ -151,8 +157,10 @@ def block(plan: Plan, bench: Bench) -> Gated:
     ]
     missing += [f"{d['stream']}: {d['reason']}" for d in profile.disagreements]
     made = table("block", "What was commissioned", ("part", "as measured"), rows)
+    if plan.step.lr is None:
+        missing.append("the learning rate was left to a default")
     if missing:
-        reason = f"the block is not known in full: {missing[0]}"
+        reason = f"not everything is known: {missing[0]}"
         return Gated("warn", reason, tables=(made,), notes=tuple(missing))
     return Gated("pass", tables=(made,))
 
@@ -352,4 +360,4 @@ def _text(said: object) -> tuple[str, ...]:
     """What the instrument says in words: what is emulated, what was left out."""
     if not isinstance(said, dict):
         return ()
-    return tuple(f"{k}: {v}" for k, v in said.items() if isinstance(v, str) and " " in v)
+    return tuple(v for v in said.values() if isinstance(v, str) and " " in v)
