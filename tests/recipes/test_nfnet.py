@@ -291,3 +291,16 @@ def test_what_it_does_not_cover() -> None:
         apply(*resnet(), "nfnet")
     with pytest.raises(NetworkError, match="has attention"):
         apply(*gpt2(), "nfnet")
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_transposed_kernels_in_groups_are_standardised_by_output(groups: int) -> None:
+    kernel = torch.randn(16, 8 // groups, 3, 3)
+    made = Standardised(8, 1.7, axis=1, groups=groups)(kernel)
+    # The slow way: output j of group g reads the inputs of its group.
+    for g in range(groups):
+        for j in range(8 // groups):
+            inputs = slice(g * 16 // groups, (g + 1) * 16 // groups)
+            one, own = kernel[inputs, j], made[inputs, j]
+            law = (one - one.mean()) / one.std(correction=0) / one.numel() ** 0.5
+            assert torch.allclose(own, 1.7 * law, atol=1e-5)

@@ -130,3 +130,38 @@ def test_a_state_that_is_returned_beside_the_head_has_a_gradient_at_once(pooled:
     assert found.holds, said(found)
     first = next(f for f in found.findings if f.part == "gradients at step 0")
     assert ("6 tensors are to have no gradient" in first.said) is not pooled
+
+
+class Bounded(nn.Module):
+    """A branch whose first layer has a spectral norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 32))
+        self.down = nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = x + self.down(torch.relu(self.up(x)))
+        return made
+
+
+@pytest.mark.parametrize("name", ["he", "fixup", "postnorm"])
+def test_an_audit_in_training_mode_leaves_power_iterations_where_they_are(name: str) -> None:
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(Bounded(), Bounded()), torch.randn(8, 16)
+    before = {key: held.clone() for key, held in model.state_dict().items()}
+    audit(model.train(), batch, name)
+    assert all(torch.equal(held, before[key]) for key, held in model.state_dict().items())
+    model(batch)  # the partner: a pass does move them
+    assert not all(torch.equal(held, before[key]) for key, held in model.state_dict().items())
+
+
+def test_fixup_put_into_a_module_twice_adds_no_second_scalar() -> None:
+    model, batch = mlp()
+    once = apply(model, batch, "fixup")
+    twice = apply(once.model, batch, "fixup")
+    count = [sum(p.numel() for p in made.model.parameters()) for made in (once, twice)]
+    assert count[0] == count[1]
+    assert not once.left
+    assert all("has a learned multiplier already" in line for line in twice.left)
+    assert audit(twice.model, batch, "fixup").holds

@@ -211,3 +211,27 @@ def test_a_gate_and_a_tau_of_zero_are_refused() -> None:
         rewritten(network, "unit-scaling")
     with pytest.raises(NetworkError, match="tau is 0, expected a number above 0"):
         unit_scaling(0)
+
+
+@pytest.mark.parametrize("name", ["unit-scaling", "u-mup"])
+@pytest.mark.parametrize("stem", [8, 24])
+def test_a_number_behind_the_stem_is_not_in_front_of_the_first_layer(name: str, stem: int) -> None:
+    """The first branch reads what the skip carries on: the stem's number is neither's."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(24, 96), nn.Linear(96, 24)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = x + self.down(torch.tanh(self.up(x)))
+            return made
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(stem, 24), Block(), Block(), nn.Linear(24, 3))
+    batch = torch.randn(64, stem)
+    applied = apply(model, batch, name)
+    assert not applied.left
+    found = audit(applied.model, batch, name)
+    assert found.holds, found
+    assert not audit(model, batch, name).holds

@@ -142,3 +142,14 @@ def test_another_parametrisation_is_in_the_way() -> None:
 def test_on_the_module_of_an_equation() -> None:
     network = Network("h + W2(relu(W1(h, out=2*n)))", 3, 16)
     on_module("weight-norm", lambda: (network.module(), torch.randn(64, 16)))
+
+
+def test_a_layer_with_one_output_has_one_length() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    batch = torch.randn(32, 8)
+    applied = apply(model, batch, "weight-norm").model
+    assert audit(applied, batch, "weight-norm").holds
+    with torch.no_grad():
+        applied.get_parameter("2.parametrizations.weight.original0").mul_(3)
+    assert not audit(applied, batch, "weight-norm").holds

@@ -329,8 +329,10 @@ class _Work:
         elif weight.rows is not None:
             self.left.append(f"'{weight.path}' holds several weights: it was not standardised")
         else:
-            outputs = weight.turned[0]
-            made = Standardised(outputs, gain, weight.axis).to(module.get_parameter(name))
+            groups = weight.groups if weight.axis else 1
+            outputs = module.get_parameter(name).shape[weight.axis] * groups
+            made = Standardised(outputs, gain, weight.axis, groups)
+            made = made.to(module.get_parameter(name))
             parametrize.register_parametrization(module, name, made)
 
     def _zero_bias(self, path: str) -> None:
@@ -709,6 +711,11 @@ class _Work:
     def _shifts(self, branch: Residual, done: Counter[str]) -> None:
         """A scalar bias in front of layers and activations; a multiplier at the end."""
         layers = {w.called: w.last for w in branch.weights if not w.table}
+        if branch.learned:  # a second one would double its rate
+            self.left.append(
+                f"'{branch.path}' has a learned multiplier already: no scalar was put in"
+            )
+            return
         for path in dict.fromkeys(branch.activations):
             if self._leaf(path):
                 self._wrap(path, Shifted, done, "activations with a scalar bias")

@@ -25,8 +25,13 @@ def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
     for path in parameters:
         owner, made, name = path.removesuffix(_ORIGINAL).rpartition(".parametrizations.")
         if made and path.endswith(_ORIGINAL):
+            module = model.get_submodule(owner)
+            # Of a spectral norm in training mode a look is a step of its power iteration.
+            buffers = [(b, b.clone()) for b in module.get_submodule("parametrizations").buffers()]
             with torch.no_grad():
-                weight = getattr(model.get_submodule(owner), name)
+                weight = getattr(module, name)
+                for buffer, was in buffers:
+                    buffer.copy_(was)
             if weight.shape == parameters[path].shape:
                 found[path] = weight
     return found

@@ -188,20 +188,29 @@ class Standardised(nn.Module):
         g gain (w - mean) / sqrt(max(fan_in var, 1e-4))
 
     mean and variance over what enters one output; ``g`` is learned, one an output, from 1 on. A
-    weight of a narrow format is standardised in float32 and rounded once.
+    weight of a narrow format is standardised in float32 and rounded once. ``axis``: that of the
+    outputs; of a transposed kernel, 1, it counts those of one of the ``groups``.
     """
 
-    def __init__(self, outputs: int, gain: float, axis: int = 0) -> None:
+    def __init__(self, outputs: int, gain: float, axis: int = 0, groups: int = 1) -> None:
         super().__init__()
-        self.number, self.axis = float(gain), axis
+        self.number, self.axis, self.groups = float(gain), axis, groups if axis else 1
         self.gain = nn.Parameter(torch.ones(outputs))
 
     def forward(self, weight: Tensor) -> Tensor:
+        if self.groups == 1:
+            return self._standardised(weight)
+        each = weight.chunk(self.groups)
+        gains = self.gain.chunk(self.groups)
+        return torch.cat([self._standardised(w, g) for w, g in zip(each, gains, strict=True)])
+
+    def _standardised(self, weight: Tensor, gain: Tensor | None = None) -> Tensor:
+        gain = self.gain if gain is None else gain
         turned = weight.transpose(0, self.axis) if self.axis else weight
         flat = wide(turned.flatten(1))
         variance, mean = torch.var_mean(flat, 1, correction=0, keepdim=True)
         scale = torch.rsqrt((variance * flat.shape[1]).clamp_min(1e-4)) * self.number
-        whole = ((flat - mean) * (scale * self.gain[:, None])).to(weight.dtype).view_as(turned)
+        whole = ((flat - mean) * (scale * gain[:, None])).to(weight.dtype).view_as(turned)
         return whole.transpose(0, self.axis) if self.axis else whole
 
     def extra_repr(self) -> str:

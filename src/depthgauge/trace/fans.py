@@ -94,6 +94,7 @@ def lengths_of(together: Mapping[str, tuple[int, ...]]) -> str:
         for other in together.values():
             pairs = list(zip(shape, other, strict=False))
             fits = len(shape) == len(other) and all(a in (1, b) for a, b in pairs)
-            if fits and shape != other and sum(a > 1 for a in shape) == 1:
+            several = sum(a > 1 for a in shape)
+            if fits and shape != other and (several == 1 or (not several and other[0] == 1)):
                 return path
     return ""

@@ -132,6 +132,20 @@ def outlet(roles: Roles, layer: int) -> float:
     return front * behind
 
 
+def _of_layers(roles: Roles, i: int) -> bool:
+    """Whether nothing but weight layers reads a value, by way of views and fixed numbers."""
+    values, users = roles.values, roles.graph.consumers[i]
+    return all(
+        is_layer(roles, j)
+        or (
+            values[j].kind in ("product", *_IDLE)
+            and len(values[j].inputs) == 1
+            and _of_layers(roles, j)
+        )
+        for j in users
+    )
+
+
 def around(roles: Roles, layer: int, shared: bool = False) -> tuple[float, float]:
     """The fixed number in front of a layer, up to the next thing that is no product, and that
     behind it. What multiplies all that a sum of the stream gives is that sum's number, unless
@@ -143,9 +157,11 @@ def around(roles: Roles, layer: int, shared: bool = False) -> tuple[float, float
         if value.kind == "sum" and len(roles.moving(value.inputs)) > 1:
             number = 1.0 if len(roles.graph.consumers[i]) == 1 and not shared else number
             break
-        if roles.values[i].kind == "product" and len(roles.values[i].inputs) == 1:
-            number *= fixed(roles.values[i])
-        elif roles.values[i].kind not in _IDLE:
+        if value.kind == "product" and len(value.inputs) == 1:
+            if not _of_layers(roles, i):
+                break  # of the stream, as a number behind the stem that the first skip carries on
+            number *= fixed(value)
+        elif value.kind not in _IDLE:
             break
     front, number, i = number, 1.0, layer
     while len(users := roles.graph.consumers[i]) == 1:
