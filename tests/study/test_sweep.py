@@ -292,3 +292,12 @@ def test_targets_of_other_kinds() -> None:
 
     with pytest.raises(SpecificationError, match="seeds 0 and 1 build networks of 5 and 7 sites"):
         sweep(differently, (2, 4), instruments="rivers", corridor={"forward_drift": {"max": 9}})
+
+
+def test_an_initialiser_for_all_layers_goes_before_that_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "spec.toml"
+    file.write_text('[block]\nequation = "h + W2(relu(W1(h)))"\n[network]\nwidth = 8\n')
+    given: dict[str, Any] = dict(depths=(2, 4), seed=0, batch=8)
+    named = sweep(file, init="orthogonal", **given).profiles[4]
+    assert named.settings["init"] == {"W1": "orthogonal", "W2": "orthogonal"}
+    assert sweep(file, **given).profiles[4].settings["init"] != named.settings["init"]

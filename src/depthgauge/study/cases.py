@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from depthgauge.measurement import Progress
     from depthgauge.profile import Profile
 
-__all__ = ["BuilderCase", "Case", "EquationCase", "case_of", "differences", "measured"]
+__all__ = [
+    "BuilderCase",
+    "Case",
+    "EquationCase",
+    "case_of",
+    "differences",
+    "measured",
+    "specification_of",
+]
 
 
 #: Factors that change how many numbers are drawn, or by which rule.
@@ -178,7 +186,7 @@ def case_of(
         if value is not None:
             raise SpecificationError(f"{name} was given with an equation; it is for Python code")
     if isinstance(target, str | os.PathLike | Block | Network | Specification):
-        return EquationCase(_specification(target, toml, options, seeds))
+        return EquationCase(specification_of(target, options, seeds))
     if isinstance(target, Case):
         return _under(target, seeds)
     raise TargetError(
@@ -270,13 +278,17 @@ def _under(case: Case, seeds: tuple[int, ...] | None) -> Case:
 _OF_RUN = ("batch", "dtype", "device")
 
 
-def _specification(
-    target: Any, toml: bool, options: dict[str, Any], seeds: tuple[int, ...] | None
+def specification_of(
+    target: Any, given: Mapping[str, Any], seeds: tuple[int, ...] | None
 ) -> Specification:
+    """An equation (text, tree or Network), a Specification or the path of one in TOML, with what is
+    ``given`` before what it says; seeds 0, 1 and 2 where neither says them."""
     from depthgauge.arguments import batch_of, device_of, dtype_name, dtype_of, network_of
     from depthgauge.study.specification import Changes, read_specification
 
+    options = dict(given)
     run = {name: options.pop(name) for name in _OF_RUN if name in options}
+    toml = isinstance(target, os.PathLike) or (isinstance(target, str) and target.endswith(".toml"))
     if "dtype" in run:
         run["dtype"] = dtype_name(dtype_of(run["dtype"]))
     if "device" in run:

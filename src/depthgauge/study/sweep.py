@@ -189,8 +189,7 @@ def _instruments(
 def _specification(
     target: Any, depth: int, seeds: tuple[int, ...] | None, given: dict[str, Any]
 ) -> Specification:
-    from depthgauge.arguments import device_of, dtype_name, dtype_of, network_of
-    from depthgauge.study.specification import Changes, Specification, read_specification
+    from depthgauge.study.cases import specification_of
 
     options = {name: value for name, value in given.items() if value is not None}
     unknown = [name for name in options if name not in (*_OF_NETWORK, *_OF_RUN)]
@@ -199,21 +198,7 @@ def _specification(
             f"'{unknown[0]}' is not what an equation takes; use "
             f"{', '.join((*_OF_NETWORK, *_OF_RUN))}"
         )
-    run: dict[str, Any] = {name: options.pop(name) for name in _OF_RUN if name in options}
-    if "dtype" in run:
-        run["dtype"] = dtype_name(dtype_of(run["dtype"]))
-    if "device" in run:
-        run["device"] = str(device_of(run["device"]))
-    options["depth"] = depth
-    if isinstance(target, os.PathLike) or (isinstance(target, str) and target.endswith(".toml")):
-        scalars, init = options.pop("scalars", {}), options.pop("init", {})
-        found = read_specification(target, Changes(scalars, init, options, run))
-    elif isinstance(target, Specification):
-        found = dataclasses.replace(target, network=network_of(target.network, options), **run)
-    else:
-        found = Specification(network_of(target, options), **run)
-        seeds = SEEDS if seeds is None else seeds
-    return found if seeds is None else dataclasses.replace(found, seed=seeds)
+    return specification_of(target, {**options, "depth": depth}, seeds)
 
 
 _OF_NETWORK: Final = ("width", "init", "scalars", "tokens", "size", "draws")
