@@ -101,7 +101,7 @@ def test_some_of_the_statistics_in_their_order(names: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("names", "x"),
     [
-        (NAMES, torch.zeros(2**14 + 1)),
+        (NAMES, torch.zeros(2**15 + 1)),
         ((*NAMES, "q50"), torch.zeros(8)),
         ((), torch.zeros(8)),
         (NAMES, torch.zeros(8, device="meta")),

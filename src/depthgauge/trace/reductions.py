@@ -24,7 +24,7 @@ SAMPLE: Final = 2**13
 _QUANTILES: Final = list(rivers.QUANTILES)
 _FEW: Final = 2**14
 #: Elements of a small tensor, bytes of a batch of them, rows of it and shapes, at most.
-_SMALL, _BYTES, _ROWS, _SHAPES = 2**14, 2**21, 64, 4
+_SMALL, _BYTES, _ROWS, _SHAPES = 2**15, 2**21, 64, 4
 
 Numbers = Sequence[float] | Tensor
 
