@@ -52,8 +52,9 @@ _RANKS: Final = {
 _APART = 1e6
 #: Examples that are asked whether they reach others, at most.
 _ASKED = 8
-#: Blocks between two QR decompositions, at most.
-_MOST = 64
+#: Blocks between two QR decompositions: before the first, which says how far apart they leave the
+#: columns, and at most.
+_FIRST, _MOST = 4, 64
 
 
 @contextmanager
@@ -258,7 +259,7 @@ def _exact(
     products = [GradedProduct.identity(top.size) for _ in chosen]
     apart = math.log(_APART if chain.dtype == torch.float64 else 10.0)
     each: dict[int, list[FloatArray]] = {}
-    k, together = last, _MOST
+    k, together = last, _FIRST
     while k > 0:
         effort.check(last - k, last)
         low = max(k - together, max(w for w in wanted if w < k))
