@@ -11,25 +11,35 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from math import prod
-from threading import Lock, get_ident
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from depthgauge.trace.following import begin, end
 from depthgauge.trace.graph import GRAFTED, Call, Graph, Ref, Value
 from depthgauge.trace.inventory import Inventory
-from depthgauge.trace.operations import autograd_name, kind_of, plain_name
+from depthgauge.trace.manner import (
+    FUSED,
+    MANNERS,
+    Manner,
+    axis_of,
+    factors_of,
+    in_place,
+    manner_of,
+    overwrites,
+    summed,
+)
+from depthgauge.trace.operations import autograd_name, kind_of
 
 __all__ = ["Recorder", "Watcher"]
 
 _KEY: Final = "_depthgauge_value"
 _TOKENS = itertools.count()
-_FUSED: Final = ("addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul", "addcdiv")
 _PLAIN: Final = frozenset((int, float, bool, str, type(None), type(...), torch.dtype))
 
 _LAYERS: Final = frozenset(("weights", "contract", "opaque", "cell"))
@@ -44,32 +54,13 @@ _UNWRITTEN: Final = frozenset(("shape", "cut", "source"))
 _ALIKE: Final = frozenset(("expand_as", "view_as", "reshape_as", "type_as"))
 _EMPTY: Final[tuple[int, ...]] = ()
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-_SPLIT: Final = frozenset((*_FUSED, "sum", "mean", "einsum", "index_put"))
-_LASTING: Final = ("method_descriptor", "wrapper_descriptor", "builtin_function_or_method")
+_SPLIT: Final = frozenset((*FUSED, "sum", "mean", "einsum", "index_put"))
 #: Tensors that nothing computes, functions that make one out of numbers, and kinds of function
 #: that make a constant of constants: without chance.
 _GIVEN: Final = ("buffer", "constant")
 _NUMBERS: Final = ("tensor", "as_tensor", "asarray", "scalar_tensor", "full", "zeros", "ones")
 _COMPUTED: Final = ("shape", "sum", "product", "point", "act", "reduce")
-#: Those that have written to their input only if they say so.
-_OPTIONAL: Final = ("elu", "leaky_relu", "celu", "rrelu", "threshold")
 _ELEMENTWISE: Final = ("act", "point", "product", "sum", "shape", "source", "constant")
-
-
-class _Manner(NamedTuple):
-    """What is known of a function before it is called: its plain name and kind, whether anything is
-    to be done before it runs, whether it may write to its first tensor, and whether its name says
-    that it does."""
-
-    name: str
-    kind: str
-    first: bool
-    writes: bool
-    in_place: bool
-
-
-#: Functions met so far.
-_MANNERS: dict[Any, _Manner] = {}
 
 
 class Watcher(Protocol):
@@ -165,7 +156,7 @@ class Recorder(TorchFunctionMode):
     def __enter__(self) -> Recorder:
         if self._watcher is not None:
             self._watcher.begin(self.graph)
-        _begin(self)
+        begin(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -173,7 +164,7 @@ class Recorder(TorchFunctionMode):
         try:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
-            _end(self)
+            end(self)
 
     @property
     def where(self) -> Call:
@@ -230,7 +221,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         start = perf_counter()
-        manner = _MANNERS.get(func) or _manner(func)
+        manner = MANNERS.get(func) or manner_of(func)
         seen: object = None
         if manner.first and args:
             if manner.name == "requires_grad" and len(args) == 2 and args[0].grad_fn is not None:
@@ -254,22 +245,22 @@ class Recorder(TorchFunctionMode):
         self.own += own + perf_counter() - start
         return out
 
-    def _before(self, manner: _Manner, args: Any, kwargs: Any) -> object:
+    def _before(self, manner: Manner, args: Any, kwargs: Any) -> object:
         """What the watcher says of a sum or an activation that is about to run; what a parameter
         holds is kept if the function will write to it."""
         name, kind, watcher, seen = manner.name, manner.kind, self._watcher, None
         if watcher is not None:
-            if kind == "sum" or name in _FUSED:
-                seen = watcher.adding(self._floats(args, kwargs), _factors(name, args, kwargs))
+            if kind == "sum" or name in FUSED:
+                seen = watcher.adding(self._floats(args, kwargs), factors_of(name, args, kwargs))
             elif kind == "act" and args[0].is_floating_point() and args[0].numel():
-                seen = watcher.activating(args[0], _in_place(manner, args, kwargs))
-        if manner.writes and _overwrites(name, args, kwargs):
+                seen = watcher.activating(args[0], in_place(manner, args, kwargs))
+        if manner.writes and overwrites(name, args, kwargs):
             self._spare(args[1] if name == "embedding" else args[0])
         return seen
 
     def _record(
         self,
-        manner: _Manner,
+        manner: Manner,
         args: Any,
         kwargs: Any,
         out: Tensor,
@@ -317,7 +308,7 @@ class Recorder(TorchFunctionMode):
             self._hold(value.index, out)
         if (
             args and args[0] is out and kind not in _UNWRITTEN
-            and (kind != "drop" or _in_place(manner, args, kwargs))
+            and (kind != "drop" or in_place(manner, args, kwargs))
         ):  # fmt: skip
             self._wrote(out, value)
         if kind in _SHOWN and value.floating and self._watcher is not None:
@@ -359,7 +350,7 @@ class Recorder(TorchFunctionMode):
     ) -> tuple[str, str, list[int]]:
         """A function that does two things as two values: ``addmm`` is a product and a sum."""
         values = self.graph.values
-        if name in _FUSED and len(inputs) > 2:
+        if name in FUSED and len(inputs) > 2:
             first, *factors = inputs
             inner = "mul" if name == "addcmul" else "div" if name == "addcdiv" else "matmul"
             data = any(values[i].data for i in factors)
@@ -372,15 +363,15 @@ class Recorder(TorchFunctionMode):
             return name, "sum", [first, made.index]
         if name in ("sum", "mean") and len(inputs) == 1 and values[inputs[0]].name == "stack":
             stack = values[inputs[0]]
-            axis = _axis(stack.args, stack.options, 0)
-            over = _axis(tuple(shown), options, None)
+            axis = axis_of(stack.args, stack.options, 0)
+            over = axis_of(tuple(shown), options, None)
             if (
                 over is not None
                 and axis is not None
                 and over % len(stack.shape) == axis % len(stack.shape)
             ):
                 return name, "sum", list(stack.inputs)
-        if name == "einsum" and (stacked := _summed(values, inputs, shown)):
+        if name == "einsum" and (stacked := summed(values, inputs, shown)):
             return name, "sum", stacked
         if name == "index_put" and (options.get("accumulate") or shown[-1] is True):
             return name, "sum", inputs
@@ -599,123 +590,7 @@ class Recorder(TorchFunctionMode):
         return [(self.find(a), a) for a in given if isinstance(a, Tensor) and a.is_floating_point()]
 
 
-#: Recorders at work by thread, and what ``Module.__call__`` was before the first of them.
-_RECORDING: Final[dict[int, tuple[Recorder, ...]]] = {}
-_CALL: Final[list[Callable[..., Any]]] = [nn.Module.__call__]
-_LOCK: Final = Lock()
-
-
-def _begin(recorder: Recorder) -> None:
-    thread = get_ident()
-    with _LOCK:
-        if not _RECORDING:
-            _CALL[0] = nn.Module.__call__
-            nn.Module.__call__ = _called  # type: ignore[method-assign]
-        _RECORDING[thread] = (*_RECORDING.get(thread, ()), recorder)
-
-
-def _end(recorder: Recorder) -> None:
-    thread = get_ident()
-    with _LOCK:
-        _RECORDING[thread] = tuple(r for r in _RECORDING[thread] if r is not recorder)
-        if not _RECORDING[thread]:
-            del _RECORDING[thread]
-        if not _RECORDING:
-            nn.Module.__call__ = _CALL[0]  # type: ignore[method-assign]
-
-
-def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """``Module.__call__`` while a recorder is at work: hooks on all modules cost twice as much."""
-    recorders = _RECORDING.get(get_ident())
-    if recorders is None:  # another thread's model
-        return _CALL[0](module, *args, **kwargs)
-    for recorder in recorders:
-        recorder.enter(module)
-    output = _CALL[0](module, *args, **kwargs)
-    for recorder in recorders:
-        recorder.leave(module, args, output)
-    return output
-
-
-def _manner(function: Any) -> _Manner:
-    """What is known of a function; kept for those that live as long as PyTorch does."""
-    name = plain_name(function)
-    own = getattr(function, "__name__", "")
-    operator = own.startswith("__i") and name != own  # __iadd__
-    in_place = own.endswith("_") and not own.endswith("__")
-    writes = operator or in_place or name in ("setitem", "data", "embedding")
-    kind = kind_of(name)
-    first = writes or kind in ("sum", "act") or name in _FUSED or name == "requires_grad"
-    found = _Manner(name, kind, first, writes, in_place)
-    # Properties come as a new object each time, and lambdas would be held for ever.
-    lasts = getattr(function, "__module__", None) is not None or type(function).__name__ in _LASTING
-    if lasts and len(_MANNERS) < 4096:
-        _MANNERS[function] = found
-    return found
-
-
-def _axis(args: tuple[Any, ...], options: Mapping[str, Any], default: int | None) -> int | None:
-    """The one axis among a function's arguments: the second one, or the one called dim."""
-    for arg in (*args[1:2], options.get("dim"), options.get("axis")):
-        if isinstance(arg, tuple) and len(arg) == 1:
-            arg = arg[0]
-        if isinstance(arg, int) and not isinstance(arg, bool | Ref):
-            return arg
-    return default
-
-
-def _summed(values: list[Value], inputs: list[int], shown: list[Any]) -> list[int]:
-    """What ``einsum("k,k...->...", numbers, stack)`` adds up with constant or learned numbers."""
-    equation = next((a for a in shown if isinstance(a, str)), "")
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    subscripts = left.split(",")
-    if not arrow or len(subscripts) != 2 or len(inputs) != 2:
-        return []
-    for which, other in ((0, 1), (1, 0)):
-        stack, numbers = values[inputs[which]], subscripts[other]
-        if stack.name != "stack" or values[inputs[other]].data or len(numbers) != 1:
-            continue
-        axis = _axis(stack.args, stack.options, 0)
-        letters = subscripts[which].replace("...", "." * (len(stack.shape) - 1))
-        if axis is not None and letters[axis % len(stack.shape)] == numbers not in right:
-            return list(stack.inputs)
-    return []
-
-
 def _untaught(value: Value) -> bool:
     """Whether no gradient was to be expected of an input: a parameter, numbers that stand for
     words, the batch itself. What a cut has left without one stays so."""
     return not value.floating or not value.data or value.kind == "input"
-
-
-def _overwrites(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a function that may write to its first tensor does (an embedding with a largest norm
-    writes to its table)."""
-    if name == "embedding":
-        bounded = len(args) > 3 and args[3] is not None
-        return len(args) > 1 and (bounded or "max_norm" in kwargs)
-    return bool(args) and isinstance(args[0], Tensor) and (name != "data" or len(args) == 2)
-
-
-def _factors(name: str, args: Any, kwargs: Any) -> tuple[float, float] | None:
-    """The factors of the two terms of a sum; None where the function does more than add two."""
-    alpha = kwargs.get("alpha", 1)
-    match name:
-        case "add" | "iadd":
-            return 1.0, alpha
-        case "sub" | "subtract" | "isub":
-            return 1.0, -alpha
-        case "rsub":
-            return -alpha, 1.0
-        case "lerp":
-            weight = args[2] if len(args) > 2 else kwargs.get("weight")
-            return None if isinstance(weight, Tensor) else (1 - weight, weight)
-        case "addmm" | "addmv" | "addr" | "baddbmm" | "addbmm" | "addcmul" | "addcdiv":
-            return None
-    return 1.0, 1.0
-
-
-def _in_place(manner: _Manner, args: Any, kwargs: Mapping[str, Any]) -> bool:
-    if manner.in_place or kwargs.get("inplace"):
-        return True
-    return manner.name in _OPTIONAL and args[-1] is True
