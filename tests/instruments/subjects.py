@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from depthgauge.instruments.subject import Branch, Subject
 from depthgauge.network.chain import Chain, chain_of_blocks
 from depthgauge.network.module import EquationNetwork
+from depthgauge.trace.again import chain
 from depthgauge.trace.analysis import analyse
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import chain, run
+from depthgauge.trace.running import run
 
 
 def subject_of(

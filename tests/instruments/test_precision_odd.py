@@ -25,7 +25,7 @@ from depthgauge.instruments.precision import PRECISION, precision
 from depthgauge.instruments.step import Step
 from depthgauge.instruments.subject import Effort, Found
 from depthgauge.network.chain import twice_differentiable
-from depthgauge.trace import running
+from depthgauge.trace import again
 from depthgauge.trace.inventory import inventory
 from tests.instruments.subjects import subject_of
 
@@ -414,7 +414,7 @@ def test_both_streams_of_t5_in_half_precision(dtype: torch.dtype) -> None:
 
 def test_without_counterparts_it_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The failure that the tests above have to see."""
-    monkeypatch.setattr(running, "alike", lambda *given: True)
+    monkeypatch.setattr(again, "alike", lambda *given: True)
     why = found_in(*t5(torch.float16, whole=False)).missing["relative_error_state"]
     assert "a second pass of the model does not compute what the first did" in why
 

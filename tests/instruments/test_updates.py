@@ -27,9 +27,10 @@ from depthgauge.jsonable import jsonable
 from depthgauge.network.chain import Chain, Kept
 from depthgauge.network.spec import Network
 from depthgauge.subjects import subject_of
+from depthgauge.trace.again import chain
 from depthgauge.trace.analysis import analyse
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import chain, run
+from depthgauge.trace.running import run
 
 
 def exact(got: Any, wanted: Any) -> bool:

@@ -12,9 +12,10 @@ from torch.autograd.graph import get_gradient_edge
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.chain import Chain, Kept
+from depthgauge.trace.again import chain
 from depthgauge.trace.measuring import measure_module
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import Pass, chain, run
+from depthgauge.trace.running import Pass, run
 
 
 class InPlace(nn.Module):

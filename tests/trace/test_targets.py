@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from depthgauge.errors import SpecificationError, TargetError
-from depthgauge.trace.targets import arguments_of, input_of, is_code, load
+from depthgauge.trace.inputs import input_of
+from depthgauge.trace.targets import arguments_of, is_code, load
 
 GOOD = """\
 import functools

@@ -28,10 +28,11 @@ from depthgauge.instruments.differences import ERRORS, errors, other_functions
 from depthgauge.instruments.formats import relative_distance
 from depthgauge.instruments.runs import Runs
 from depthgauge.instruments.subject import Effort, Found, Subject
+from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.batches import call, mapped, tensors
 from depthgauge.trace.inventory import Inventory, inventory
-from depthgauge.trace.running import loss_of, unwrapped
+from depthgauge.trace.total import loss_of
 from depthgauge.trace.untouched import untouched
 
 __all__ = ["parity"]

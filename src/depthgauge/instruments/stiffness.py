@@ -42,10 +42,12 @@ from depthgauge.instruments.step import check, twin_of
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
+from depthgauge.trace.admission import unwrapped
+from depthgauge.trace.again import chain
 from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import chain, run, unwrapped
+from depthgauge.trace.running import run
 
 __all__ = ["STIFFNESS", "curvature", "stiffness"]
 

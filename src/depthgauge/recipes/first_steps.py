@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.instruments.hessian import duplicate
+from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.backward import dense
 from depthgauge.trace.batches import call, mapped, tensors
-from depthgauge.trace.running import loss_of, quiet, unwrapped
+from depthgauge.trace.forward import quiet
+from depthgauge.trace.total import loss_of
 
 __all__ = ["STEPS", "first_gradients"]
 

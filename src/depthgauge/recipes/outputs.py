@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.batches import call
-from depthgauge.trace.running import quiet, unwrapped
+from depthgauge.trace.forward import quiet
 
 __all__ = ["Look", "in_evaluation", "seen", "visited"]
 

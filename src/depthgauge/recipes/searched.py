@@ -24,8 +24,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import converted, duplicate, nodes_of
 from depthgauge.network.chain import twice_differentiable
+from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.batches import tensors
-from depthgauge.trace.running import loss_of, quiet, unwrapped
+from depthgauge.trace.forward import quiet
+from depthgauge.trace.total import loss_of
 
 __all__ = [
     "Loss",

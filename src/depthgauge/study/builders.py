@@ -22,7 +22,8 @@ from depthgauge.profile import Column, Profile
 from depthgauge.study.changes import Change
 from depthgauge.study.factors import Difference
 from depthgauge.trace.batches import mapped, tensors
-from depthgauge.trace.targets import Target, arguments_of, called, defaults, input_of, load
+from depthgauge.trace.inputs import input_of
+from depthgauge.trace.targets import Target, arguments_of, called, defaults, load
 
 if TYPE_CHECKING:
     from depthgauge.measurement import Progress

@@ -26,7 +26,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import converted
 from depthgauge.network.chain import twice_differentiable
 from depthgauge.trace.batches import call, tensors
-from depthgauge.trace.running import quiet
+from depthgauge.trace.forward import quiet
 
 __all__ = ["Update", "functional_step"]
 

@@ -25,11 +25,13 @@ from depthgauge.equation.nodes import (
     rewrite,
 )
 from depthgauge.equation.scalars import evaluate
+from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import Bends, bends_of
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of, weighed
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of
+from depthgauge.trace.forward import quiet
 from depthgauge.trace.graph import Graph, Value, common_path
 from depthgauge.trace.heads import (
     ROLES,
@@ -43,7 +45,7 @@ from depthgauge.trace.logits import around, logits, outlet
 from depthgauge.trace.norms import by_length, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import quiet, run, unwrapped
+from depthgauge.trace.running import run
 from depthgauge.trace.second import Second
 from depthgauge.trace.streams import Branch, Link, region
 

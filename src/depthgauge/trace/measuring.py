@@ -25,12 +25,14 @@ from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.probing import deepened
 from depthgauge.profile import Profile
 from depthgauge.sites import QUANTITIES, Column, Site
+from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.batches import examples, tensors
+from depthgauge.trace.forward import quiet
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Readings
-from depthgauge.trace.running import Pass, quiet, run, unwrapped
+from depthgauge.trace.running import Pass, run
 from depthgauge.trace.streams import Branch, Link
 from depthgauge.trace.subjects import Given, subjects
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from depthgauge.instruments.subject import Branch, Subject
 from depthgauge.network.chain import Chain
+from depthgauge.trace.again import chain
 from depthgauge.trace.analysis import Analysis, Track
 from depthgauge.trace.batches import examples, mapped, tensors
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.inventory import inventory
-from depthgauge.trace.running import Pass, chain
+from depthgauge.trace.running import Pass
 
 __all__ = ["Given", "subjects"]
 
