@@ -26,7 +26,7 @@ from depthgauge.errors import DepthgaugeError, SpecificationError, TargetError, 
 if TYPE_CHECKING:
     pass
 
-__all__ = ["FILE", "callables_of", "files_of", "kind_of", "looked_up", "raised", "short"]
+__all__ = ["FILE", "callables_of", "described", "files_of", "looked_up", "raised", "short"]
 
 #: The first ".py" that ends the text or stands before a colon: C:\nets\model.py:build has two.
 FILE: Final = re.compile(r"(.+?\.py)(?::(.*))?")
@@ -269,10 +269,12 @@ def _shown(path: str) -> str:
 
 
 def short(text: str, most: int = 160) -> str:
+    """The text, cut where it is long."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def kind_of(value: object) -> str:
+def described(value: object) -> str:
+    """What a value is, for a sentence: ``a tuple (Linear, Tensor)``."""
     if value is None:
         return "None"
     if isinstance(value, tuple):

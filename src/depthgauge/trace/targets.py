@@ -20,7 +20,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from depthgauge.errors import SpecificationError, TargetError, nearest
-from depthgauge.trace.lookup import FILE, callables_of, files_of, kind_of, looked_up, raised, short
+from depthgauge.trace.lookup import (
+    FILE,
+    callables_of,
+    described,
+    files_of,
+    looked_up,
+    raised,
+    short,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -142,7 +150,7 @@ def made_by(text: str, beside: str, given: object, wanted: type) -> Any:
     with looked_up(text) as (value, owner, _, module):
         if not callable(value):
             raise TargetError(
-                f"'{text}' is {kind_of(value)}, expected a callable; {callables_of(owner)}"
+                f"'{text}' is {described(value)}, expected a callable; {callables_of(owner)}"
             )
         try:
             made = value(given)
@@ -150,7 +158,7 @@ def made_by(text: str, beside: str, given: object, wanted: type) -> Any:
             raise raised(f"'{text}'", error, files_of(module, value)) from error
     if not isinstance(made, wanted):
         why = "; is its return missing?" if made is None else ""
-        raise TargetError(f"'{text}' gives {kind_of(made)}, expected an {wanted.__name__}{why}")
+        raise TargetError(f"'{text}' gives {described(made)}, expected an {wanted.__name__}{why}")
     return made
 
 
@@ -173,7 +181,7 @@ def _made(
         return value
     if not callable(value):
         raise TargetError(
-            f"'{text}' is {kind_of(value)}, expected a callable that returns a module; "
+            f"'{text}' is {described(value)}, expected a callable that returns a module; "
             f"{callables_of(owner)}"
         )
     if why := _misfit(value, owner, attribute, arguments):
@@ -232,15 +240,15 @@ def _target(result: Any, text: str) -> Target:
         )
     if not isinstance(module, nn.Module) or len(parts) > 3:
         why = "; is its return missing?" if result is None else ""
-        raise TargetError(f"'{text}' gives {kind_of(result)}, expected {EXPECTED}{why}")
+        raise TargetError(f"'{text}' gives {described(result)}, expected {EXPECTED}{why}")
     if isinstance(batch, Mapping):
         batch = dict(batch)
         if not all(isinstance(key, str) for key in batch):
             raise TargetError(f"'{text}' gives a batch whose keys are not all names of arguments")
     elif not (batch is None or isinstance(batch, Tensor | tuple | list)):
         raise TargetError(
-            f"'{text}' gives a batch that is {kind_of(batch)}, expected a tensor, a tuple or list "
-            f"of arguments or a dict of keyword arguments; put a single argument into a tuple"
+            f"'{text}' gives a batch that is {described(batch)}, expected a tensor, a tuple or "
+            f"list of arguments or a dict of keyword arguments; put a single argument into a tuple"
         )
     if isinstance(loss, type) and issubclass(loss, nn.Module):
         raise TargetError(
@@ -249,7 +257,7 @@ def _target(result: Any, text: str) -> Target:
         )
     if loss is not None and not callable(loss):
         raise TargetError(
-            f"'{text}' gives a loss that is {kind_of(loss)}, expected a callable of the module's "
+            f"'{text}' gives a loss that is {described(loss)}, expected a callable of the module's "
             f"output"
         )
     return Target(module, batch, loss, text)
