@@ -178,7 +178,8 @@ class End:
 class Residual:
     """One residual branch.
 
-    ``block``: its place among the blocks of its stream, from 1. ``m`` weight layers in series
+    ``block``: its place among the blocks of its stream, from 1; ``place``: that of its sum among
+    the sums of its stream, from 0, which parallel branches share. ``m`` weight layers in series
     (attention has four), its weights in forward order, where it has norms and which, the modules of
     its activations (the branch's own where one is called as a function), in front of how many of
     them a learned number is added, and how many learned numbers multiply it. ``skip`` and
@@ -200,7 +201,9 @@ class Residual:
     how many numbers.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
     multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
-    ``factor`` that multiplies the sum itself, on the way to what the stream passes on.
+    ``factor`` that multiplies the sum itself, on the way to what the stream passes on; ``outside``:
+    the part of that which the module of the sum does not multiply by itself, behind the last sum
+    perhaps the head's.
     """
 
     stream: str
@@ -233,6 +236,8 @@ class Residual:
     temperatures: tuple[str, ...] = ()
     scored: tuple[tuple[str, str, int], ...] = ()
     behind: float = 1.0
+    outside: float = 1.0
+    place: int = 0
 
     @property
     def projected(self) -> bool:
@@ -359,7 +364,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
                 row = _Row(analysis, readings, parts, sorted(inside), tables, scored)
                 if math.isnan(form.factor) or math.isnan(form.skip):
                     form = _seen(analysis, parameters, link, branch, form)
-                found.append(row.residual(track.stream.name, place, branch, link, form))
+                made = row.residual(track.stream.name, place, branch, link, form)
+                found.append(replace(made, place=k))
     within = {weight.path for branch in found for weight in branch.weights}
     every = _Row(analysis, readings, parts, sorted(graph.live), tables, scored).weights()
     heads = tuple(weight for weight in every if weight.last and weight.path not in within)
@@ -604,6 +610,7 @@ class _Row:
             temperatures=scored.learned,
             scored=self._scored(),
             behind=after_sum(roles, link.after, link.merge.value),
+            outside=after_sum(roles, link.after, link.merge.value, outside=True),
         )
 
     def _scored(self) -> tuple[tuple[str, str, int], ...]:
