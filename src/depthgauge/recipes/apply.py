@@ -27,7 +27,7 @@ from depthgauge.instruments.hessian import duplicate
 from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.network.spec import Network
-from depthgauge.recipes.audit import counted_finding
+from depthgauge.recipes.audit import held
 from depthgauge.recipes.curves import bare as without_curves
 from depthgauge.recipes.curves import by_kind, changes, written
 from depthgauge.recipes.heads import with_norms
@@ -59,7 +59,7 @@ from depthgauge.recipes.wrappers import (
 )
 from depthgauge.trace.graph import common_path
 from depthgauge.trace.heads import ROLES
-from depthgauge.trace.layout import Layout, Normed, Residual, Weight, layout
+from depthgauge.trace.layout import End, Layout, Normed, Residual, Weight, layout
 
 #: In the path of a parameter that a module computes its weight from.
 _MADE = ".parametrizations."
@@ -206,8 +206,7 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     given = [path for path in bare if _given_bias(copied.get_submodule(path))]
     moved = _moved(copied, found, plan)
     if given or moved:
-        found = layout(copied, batch)
-        plan = rules.plan(found)
+        found, plan = _again(rules, copied, batch)
     work = _Work(copied, headed(found, plan), plan)
     work.changes += [f"{len(given)} layers with a bias put in"] if given else []
     work.changes += [f"norms moved in {moved} of PyTorch's layers"] if moved else []
@@ -224,14 +223,26 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
         for name, p in module._parameters.items()
         if p is not None
     ]
-    after = rules.plan(layout(work.model, batch))
-    # What the recipe counts and does not make, such as norms in front of branches.
-    counted = map(counted_finding, after.counts)
-    work.left += [finding.said for finding in counted if not finding.holds]
+    made, after = _again(rules, work.model, batch)
+    # What an audit of the copy finds, for whatever reason.
+    work.left += [said.said for said in held(work.model, made, after) if not said.holds]
     groups = after.groups
     return Applied(
         work.model, tuple(work.changes), tuple(scalars), tuple(dict.fromkeys(work.left)), groups
     )
+
+
+def _again(rules: Recipe, changed: nn.Module, batch: Any) -> tuple[Layout, Plan]:
+    """Layout and plan of the changed copy. Raises NetworkError where the copy can no longer be
+    read: what it says is not true of the model that was given."""
+    found = layout(changed, batch)
+    try:
+        return found, rules.plan(found)
+    except NetworkError as error:
+        raise NetworkError(
+            f"{rules.title} was put into a copy of the network, and the copy was not read as it "
+            f"was meant: of it was said that {error}"
+        ) from error
 
 
 def _given_bias(module: nn.Module) -> bool:
@@ -249,14 +260,15 @@ _LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 def _moved(model: nn.Module, found: Layout, plan: Plan) -> int:
     """How many of PyTorch's layers were turned, which have a switch for where norms stand."""
     modules = dict(model.named_modules())
-    turned = set()
+    asked: dict[str, bool] = {}
     for branch, form in zip(found.branches, plan.forms, strict=False):
-        layer = modules.get(branch.within)
-        if isinstance(layer, _LAYERS) and form.norms is not None:
+        if isinstance(modules.get(branch.within), _LAYERS) and form.norms is not None:
             places = {"in", "stream"} & set(form.norms)
-            if len(places) == 1 and layer.norm_first != ("in" in places):
-                layer.norm_first = "in" in places
-                turned.add(branch.within)
+            if len(places) == 1:  # of one that runs several times the first branch says it
+                asked.setdefault(branch.within, "in" in places)
+    turned = [path for path, first in asked.items() if modules[path].norm_first != first]
+    for path in turned:
+        modules[path].norm_first = asked[path]
     return len(turned)
 
 
@@ -288,6 +300,8 @@ class _Work:
     later: list[Callable[[], None]] = field(default_factory=list)
     put: dict[tuple[str, str], object] = field(default_factory=dict)
     normed: set[str] = field(default_factory=set)  # sums behind which a norm was put
+    #: By the module of a layer, the first branch that it stands in, and the form of that.
+    normed_by: dict[str, tuple[str, Form]] = field(default_factory=dict)
     modules: dict[str, nn.Module] = field(init=False)  # by the paths of the model as it was
     sample: Tensor | None = field(init=False)  # of the model's precision and place
 
@@ -357,6 +371,7 @@ class _Work:
         for k, (branch, form) in enumerate(zip(self.found.branches, plan.forms, strict=False)):
             if plan.curves and self.found.bends.reader[k] >= 0:  # which takes the sum's factor
                 form = replace(form, skip=None, factor=None)
+            form = self._shared(branch, form)
             inside = "in" not in branch.norm_at  # what is put around later comes first
             if inside and form.inlet is not None:
                 self._inlet(branch, form, form.inlet, done)
@@ -385,6 +400,20 @@ class _Work:
             _slowed(module)
         self.changes += [f"{number} {what}" for what, number in done.items()]
 
+    def _shared(self, branch: Residual, form: Form) -> Form:
+        """The form with the norms of the first branch that runs through the same layers: a module
+        that runs several times has one form."""
+        first = [self.normed_by.setdefault(w.called, (branch.path, form)) for w in branch.weights]
+        others = [(path, one) for path, one in first if one.norms != form.norms]
+        if not others:
+            return form
+        path, one = others[0]
+        self.left.append(
+            f"'{path}' runs in several branches, to which the recipe gives norms at different "
+            f"places: it has those of the first"
+        )
+        return replace(form, norms=one.norms)
+
     def _final(self, done: Counter[str]) -> set[str]:
         """The norm between a stream's last sum and its readers put in, or taken out. One that stood
         behind the last sum of a post-norm stack is the final norm of a pre-norm one: the paths of
@@ -404,20 +433,33 @@ class _Work:
             branches = [b for b in self.found.branches if b.stream == end.stream]
             own = [norm for norm in branches[-1].norms if norm.at == "stream"]
             width = next((w.turned[0] for w in reversed(branches[-1].weights) if w.last), 1)
-            axis = self._axis(branches[-1])
-            if own and self._leaf(own[-1].path):
+            axis, path = self._axis(branches[-1]), branches[-1].sum
+            what = f"final {kind} put in"
+            if own and self._leaf(own[-1].path) and self.found.runs[own[-1].path] == 1:
                 kept.add(own[-1].path)
                 if self.plan.final and own[-1].kind != kind:
                     self._exchange(own[-1], kind, done)
-            elif branches[-1].sum:
+            elif path and self.found.runs[path] == 1:
                 norm_after = partial(_followed, kind=kind, width=width, axis=axis)
-                what = f"final {kind} put in"
-                self.later.append(partial(self._wrap, branches[-1].sum, norm_after, done, what))
+                self.later.append(partial(self._wrap, path, norm_after, done, what))
+            elif self._readers(end, width):
+                put = partial(Entered, before=norm_of(kind, width))
+                for reader in end.readers:
+                    self.later.append(partial(self._wrap, reader, put, done, what))
             else:
+                which = f"'{path}' returns other sums than" if path else "no module returns"
                 self.left.append(
-                    f"no module returns the end of '{end.stream}': no final norm there"
+                    f"{which} the end of '{end.stream}', and what reads it is no linear layer of "
+                    f"its width: no final norm there"
                 )
         return kept
+
+    def _readers(self, end: End, width: int) -> bool:
+        """Whether each layer that reads the stream's end is a linear one of its width, which a norm
+        can stand in front of."""
+        modules = [self.modules.get(path) for path in end.readers if self.found.runs[path] == 1]
+        linear = [m for m in modules if isinstance(m, nn.Linear) and m.in_features == width]
+        return len(linear) == len(end.readers)
 
     def _norms(
         self, branch: Residual, form: Form, done: Counter[str], kept: Collection[str] = ()

@@ -40,7 +40,7 @@ from depthgauge.trace.heads import (
     projections,
 )
 from depthgauge.trace.logits import around, logits, outlet
-from depthgauge.trace.norms import by_length, spelled_kind
+from depthgauge.trace.norms import by_length, spelled_axis, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import quiet, run, unwrapped
@@ -187,8 +187,8 @@ class Residual:
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
     multiplies the branch; ``carried``: the same of the skip, ``carriers`` the parameters. ``sum``:
     the path of the module that returns the sum, ``""`` where none does; ``within``: of the one that
-    it is made in. ``inlet``: the fixed number between the state (of a transition the sum before
-    it), or the norm in front, and the first weight layers, also those of a skip that has its own
+    it is made in. ``inlet``: the fixed number between the state (of a transition what the
+    stream passes on to identity skips), or the norm in front, and the first weight layers, also those of a skip that has its own
     (NaN where they differ). ``across``: the weights of such a skip. ``bent``: the stream passes an
     activation after the sum. ``leaks``: the learned number in front of the branch is added to an
     identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
@@ -262,8 +262,8 @@ class Layout:
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
     counted, the paths of all parameters, the fixed number around each head, the activations one by
-    one, the tables whose rows attention averages beside its values (of relations), and the second
-    streams beside post-norm ones."""
+    one, the tables whose rows attention averages beside its values (of relations), the second
+    streams beside post-norm ones, and how often each module ran, by its path."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -283,6 +283,7 @@ class Layout:
     bends: Bends = field(default_factory=Bends)
     averaged: tuple[str, ...] = ()
     second: tuple[Second, ...] = ()
+    runs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def L(self) -> int:
@@ -408,6 +409,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         bends=bends_of(analysis, readings),
         averaged=averaged(roles),
         second=analysis.second,
+        runs=Counter(call.path for call in graph.calls),
     )
 
 
@@ -859,7 +861,7 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     gain = learned[0].path if learned else _affine_after(graph, i, "gain")
     offset = learned[1].path if len(learned) > 1 else _affine_after(graph, i, "bias")
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
-    axis = 1 - len(value.shape) if second else -1
+    axis = 1 - len(value.shape) if second else spelled_axis(analysis.roles, i)
     width = value.shape[axis] if value.shape else 1
     if kind == "scalenorm" and not gain:  # multiplied before it divides
         gain = next((path for j in value.inputs for path in _numbers(analysis, j)), "")
