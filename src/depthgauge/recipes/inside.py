@@ -69,11 +69,17 @@ def _of_head(layout: Layout, last: Residual) -> float:
 
 
 def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
-    """Numbers around layers, inlets, biases and scalars that leak to the skip, as the plan has
-    them."""
+    """Numbers around layers, second streams, inlets, biases and scalars that leak to the skip, as
+    the plan has them."""
     if plan.around:
         yield _surrounded(plan.around)
     rows = list(zip(layout.branches, plan.forms, strict=False))
+    if layout.second and not plan.second and any(form.norms is not None for _, form in rows):
+        why = (
+            f"the sum of {layout.second[0].added} branches, which no norm touches on the way, "
+            f"joins the stream at its end: ResiDual"
+        )
+        yield Count("second streams beside the one with norms", len(layout.second), 0, why)
     if scaled := [(branch, form) for branch, form in rows if form.inlet is not None]:
         yield _inlets(layout, scaled)
     if biased := [branch for branch, form in rows if form.biased]:

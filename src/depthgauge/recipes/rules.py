@@ -193,7 +193,8 @@ class Plan:
     have a norm, those that stand in none stay. ``around``: fixed numbers in front of weight layers
     and behind them. ``scales``: weights that the recipe scales, each with its factor, whose biases
     it leaves at PyTorch's size or at zero. ``bare``: why nothing that is the recipe's own shows in
-    this network, if nothing does.
+    this network, if nothing does. ``second``: whether the sum of all branches may be kept beside
+    the stream, and join it at its end.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -212,6 +213,7 @@ class Plan:
     around: tuple[Around, ...] = ()
     scales: tuple[tuple[Weight, float], ...] = ()
     bare: str = ""
+    second: bool = False
 
 
 @dataclass(frozen=True)

@@ -187,10 +187,10 @@ class Residual:
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
     multiplies the branch; ``carried``: the same of the skip, ``carriers`` the parameters. ``sum``:
     the path of the module that returns the sum, ``""`` where none does; ``within``: of the one that
-    it is made in. ``inlet``: the fixed number between the state (of a transition what the
-    stream passes on to identity skips), or the norm in front, and the first weight layers, also those of a skip that has its own
-    (NaN where they differ). ``across``: the weights of such a skip. ``bent``: the stream passes an
-    activation after the sum. ``leaks``: the learned number in front of the branch is added to an
+    it is made in. ``inlet``: the fixed number between the state (of a transition what the stream
+    passes on to identity skips), or the norm in front, and the first weight layers, also those of a
+    skip that has its own (NaN where they differ). ``across``: the weights of such a skip.
+    ``bent``: the stream passes an activation after the sum. ``leaks``: the learned number in front of the branch is added to an
     identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
     is switched off. ``logits``: the fixed number that products of queries and keys are
     multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
