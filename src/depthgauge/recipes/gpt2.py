@@ -4,13 +4,13 @@
 
 of the last weight of each branch; 0.02 of every other weight, of embeddings and of the head too;
 biases zero (karpathy/nanoGPT, model.py). Radford et al., "Language Models are Unsupervised
-Multitask Learners", 2019, section 2.3: "we scale the weights of residual layers at initialization
-by a factor of 1/sqrt(N) where N is the number of residual layers".
+Multitask Learners", 2019, are quoted with 1/sqrt(N), N residual layers (huggingface/transformers).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import TORCH
@@ -61,12 +61,14 @@ def _plain(
     return tuple(Target(w, "normal(std=0.02)", scope, mistakes) for w in dict.fromkeys(weights))
 
 
+_LAST: Final = "last weight of each branch: normal of standard deviation 0.02 / sqrt(2N)"
+
 GPT2 = Recipe(
     "gpt2",
     "GPT-2's initialisation, 1/sqrt(2N)",
     "residual branches with a norm in front",
     (
-        "last weight of each branch: normal of standard deviation 0.02 / sqrt(2N)",
+        _LAST,
         "every other weight, also of embeddings and of the head: normal of standard deviation "
         "0.02; biases zero",
     ),
@@ -78,4 +80,11 @@ GPT2 = Recipe(
     "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3",
     _plan,
     tier=2,
+    unconfirmed=(
+        (
+            _LAST,
+            "as karpathy/nanoGPT has it; the paper was not read and is quoted with 1/sqrt(N), N "
+            "residual layers, and its released code draws 0.02 everywhere",
+        ),
+    ),
 )

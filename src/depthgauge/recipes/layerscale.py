@@ -7,6 +7,8 @@ eps = 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond
 
 from __future__ import annotations
 
+from typing import Final
+
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
@@ -41,13 +43,15 @@ def _plan(layout: Layout) -> Plan:
     return Plan(forms=tuple(form for _ in layout.branches))
 
 
+_STARTS: Final = "they begin at 0.1 up to 18 blocks, at 1e-5 up to 24, at 1e-6 in deeper networks"
+
 LAYERSCALE = Recipe(
     "layerscale",
     "LayerScale",
     "residual branches, pre-norm",
     (
         "each branch is multiplied by a learned number for each channel",
-        "they begin at 0.1 up to 18 blocks, at 1e-5 up to 24, at 1e-6 in deeper networks",
+        _STARTS,
         "a norm in front of each branch, no other",
     ),
     (
@@ -60,4 +64,11 @@ LAYERSCALE = Recipe(
     _plan,
     tier=2,
     judgement="depth counts the blocks of all streams; class attention is not told apart",
+    unconfirmed=(
+        (
+            _STARTS,
+            "0.1 and the depths are those of another's implementation; the authors' models have 24 "
+            "blocks and more",
+        ),
+    ),
 )

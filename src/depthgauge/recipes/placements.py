@@ -97,6 +97,13 @@ _JUDGEMENT: Final = {
 }
 
 
+_ENDS: Final = "recalled; the paper was not read"
+_UNCONFIRMED: Final = {
+    "prenorm": ((_RULES["prenorm"][1], _ENDS),),
+    "postnorm": ((_RULES["postnorm"][1], _ENDS),),
+}
+
+
 def form_of(name: str, kind: str = "") -> Form:
     """The form of each branch by a placement, with norms of this kind: ``""`` for the kind that is
     there."""
@@ -127,6 +134,7 @@ def placed(name: str, kind: str = "") -> Recipe:
         _REFERENCES[name],
         plan,
         judgement=_JUDGEMENT.get(name, ""),
+        unconfirmed=_UNCONFIRMED.get(name, ()),
     )
 
 

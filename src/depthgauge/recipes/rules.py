@@ -224,7 +224,9 @@ class Recipe:
     module once the plan is in it, with its batch (initialisers that look at data), returning a line
     of words. ``measured``: what an audit counts on the batch. ``unwritten``: why no equation can
     say it, if none can. ``whole``: its numbers follow from the depth by no formula of the language:
-    those in an equation are for the network's own depth. ``fitted``: the recipe with the numbers
+    those in an equation are for the network's own depth. ``unconfirmed``: lines of ``needs``,
+    ``rule`` and ``traps`` that neither the paper nor the authors' code was seen to say, each with
+    where it is from. ``fitted``: the recipe with the numbers
     that it takes from a batch, what is applied and audited. ``searches``: to measure is to search,
     which is too long for a guess."""
 
@@ -242,7 +244,13 @@ class Recipe:
     unwritten: str = ""
     searches: bool = False
     whole: bool = False
+    unconfirmed: Sequence[tuple[str, str]] = ()
     fitted: Callable[[nn.Module, Any, Layout], Recipe] | None = None
+
+    def marked(self, line: str) -> str:
+        """A line of it, and behind one that was not confirmed where it is from."""
+        why = dict(self.unconfirmed).get(line)
+        return line if why is None else f"{line} (not confirmed: {why})"
 
     def on(self, model: nn.Module, batch: Any, layout: Layout) -> Recipe:
         """The recipe for this batch; ``layout``: the model's."""

@@ -190,15 +190,15 @@ class Residual:
     it is made in. ``inlet``: the fixed number between the state (of a transition what the stream
     passes on to identity skips), or the norm in front, and the first weight layers, also those of a
     skip that has its own (NaN where they differ). ``across``: the weights of such a skip.
-    ``bent``: the stream passes an activation after the sum. ``leaks``: the learned number in front of the branch is added to an
-    identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
-    is switched off. ``logits``: the fixed number that products of queries and keys are
-    multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
-    ``queries`` the module that makes queries and nothing else, ``""`` where none does, ``keys`` how
-    many each query is held against, ``temperatures`` the learned numbers that multiply those
-    products too; ``scored``: of each norm between the projections and the products of attention
-    the role of what it norms (query, key or value), its kind (``l2`` that by the length), and over
-    how many numbers.
+    ``bent``: the stream passes an activation after the sum. ``leaks``: the learned number in front
+    of the branch is added to an identity skip as well. ``dropout``: its probability behind the last
+    weight layer, also where it is switched off. ``logits``: the fixed number that products of
+    queries and keys are multiplied by (NaN without attention, or where it is not read), ``head``
+    the features of a head, ``queries`` the module that makes queries and nothing else, ``""`` where
+    none does, ``keys`` how many each query is held against, ``temperatures`` the learned numbers
+    that multiply those products too; ``scored``: of each norm between the projections and the
+    products of attention the role of what it norms (query, key or value), its kind (``l2`` that by
+    the length), and over how many numbers.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
     multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
     ``factor`` that multiplies the sum itself, on the way to what the stream passes on; ``outside``:
