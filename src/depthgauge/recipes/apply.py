@@ -27,10 +27,10 @@ from depthgauge.instruments.hessian import duplicate
 from depthgauge.network.draws import KeyedDraws
 from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.network.spec import Network
-from depthgauge.recipes.audit import held
 from depthgauge.recipes.curves import bare as without_curves
 from depthgauge.recipes.curves import by_kind, changes, written
 from depthgauge.recipes.heads import with_norms
+from depthgauge.recipes.held import held
 from depthgauge.recipes.inside import headed
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_named
