@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.placements import KINDS
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said
 from tests.recipes.models import (

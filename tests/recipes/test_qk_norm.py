@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from depthgauge import measure
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.heads import HeadNorms, NormedAttention
 from depthgauge.recipes.qk_norm import TEMPERATURE
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, parameter, said

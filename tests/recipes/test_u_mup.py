@@ -12,8 +12,9 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of, scope_of
 from depthgauge.recipes.u_mup import U_MUP, u_mup
 from depthgauge.trace.layout import layout

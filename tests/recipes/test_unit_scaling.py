@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from depthgauge.errors import NetworkError
 from depthgauge.measurement import measure
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.unit_scaling import unit_scaling
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said, scaled
