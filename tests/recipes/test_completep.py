@@ -160,7 +160,7 @@ def test_decay_of_hidden_weights_alone_cannot_be_held_to_anything() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (plain, "no residual branch was found, and CompleteP counts the width"),
+        (plain, "no residual branch was found, and CompleteP is a rule"),
         (resnet, "the stream has the widths 8, 16"),
         (transformer, "2 streams were found, and CompleteP counts the blocks of one"),
     ],

@@ -195,7 +195,7 @@ def test_a_layer_that_is_called_as_a_function_is_left_and_said() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (plain, "no residual branch was found, and unit scaling weighs branches"),
+        (plain, "no residual branch was found, and unit scaling is a rule"),
         (gpt2, "has attention, whose output shrinks with the number of tokens"),
         (resnet, "has weights of its own, and unit scaling here weighs a skip as it is"),
     ],

@@ -22,8 +22,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.recipes.stacks import embeddings, refuse_plain, width_of
+from depthgauge.recipes.stacks import embeddings, width_of
 from depthgauge.trace.layout import Layout, Residual
 
 __all__ = ["BETA", "DEEPSCALELM", "LAMBDA", "correlations", "feed_forward_std", "value_std"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import embeddings
@@ -22,12 +22,8 @@ __all__ = ["GPT2"]
 
 
 def _plan(layout: Layout) -> Plan:
+    refuse_plain(layout, "GPT-2's initialisation")
     L = layout.L
-    if not L:
-        raise NetworkError(
-            "no residual branch was found, and GPT-2's rule scales their last weights; look at "
-            "what 'depthgauge measure' finds in it"
-        )
     mistakes = (
         ("normal(std=0.02)", "the depth scale was never applied"),
         ("normal(std=0.02/sqrt(L/2))", f"N = {L // 2} layers were counted, not 2N = {L} additions"),

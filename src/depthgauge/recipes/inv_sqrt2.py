@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
@@ -18,11 +19,7 @@ __all__ = ["INV_SQRT2"]
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and sums of a skip and a branch are what is divided by "
-            "sqrt(2); give a network with a skip connection"
-        )
+    refuse_plain(layout, "1/sqrt(2)")
     for branch in layout.branches:
         if any(norm.at == "stream" for norm in branch.norms):
             raise NetworkError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
@@ -20,11 +20,7 @@ EPS = "10**(-6+max(0,min(1,25-depth))+4*max(0,min(1,19-depth)))"
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and LayerScale puts gains behind each; give a network "
-            "with a skip connection"
-        )
+    refuse_plain(layout, "LayerScale")
     form = Form(
         skip="1",
         factor="1",

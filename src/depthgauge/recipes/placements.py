@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target
-from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.trace.layout import Layout, Weight
 
 __all__ = ["PLACEMENTS", "form_of", "placed"]

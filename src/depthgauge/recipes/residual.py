@@ -13,8 +13,8 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe
-from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.recipes.wrappers import Around, given_path, norm_of
 from depthgauge.trace.layout import Layout, Normed, Residual, layout
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.nfnet import gains
 from depthgauge.recipes.rules import Around, Form, Plan, Recipe, Rule, Target, scope_of
@@ -31,11 +32,7 @@ Weighed = Callable[[int], Sequence[tuple[str, str, str]]]
 
 def _refuse(layout: Layout, title: str) -> None:
     """Raises NetworkError for what the rule has no number for."""
-    if not layout.branches:
-        raise NetworkError(
-            f"no residual branch was found, and {title} weighs branches against their skips; give "
-            f"a network with a skip connection"
-        )
+    refuse_plain(layout, title)
     for branch in layout.branches:
         if branch.attends:
             raise NetworkError(
