@@ -199,7 +199,7 @@ def test_the_first_step_changes_the_function_as_much_at_every_width() -> None:
     ("build", "words"),
     [
         (plain, "no residual branch was found, and u-muP is a rule"),
-        (gpt2, "has attention, whose output shrinks"),
+        (gpt2, "has attention, and no fixed number keeps the size of what u-muP makes"),
         (transformer, "2 streams were found, and u-muP counts the branches of one"),
     ],
 )
