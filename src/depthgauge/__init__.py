@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from depthgauge.measurement import measure, measure_all
     from depthgauge.network.spec import Network
     from depthgauge.profile import Profile
-    from depthgauge.recipes.apply import apply, rewritten
+    from depthgauge.recipes.apply import apply
     from depthgauge.recipes.audit import audit
     from depthgauge.recipes.guess import guess
+    from depthgauge.recipes.rewritten import rewritten
     from depthgauge.record.folder import read as read_record
     from depthgauge.record.subject import subject_of
     from depthgauge.record.verify import verify
@@ -92,7 +93,7 @@ _HOMES = {
     "read_record": "depthgauge.record.folder:read",
     "read_specification": "depthgauge.study.specification",
     "require": "depthgauge.integrations.guard",
-    "rewritten": "depthgauge.recipes.apply",
+    "rewritten": "depthgauge.recipes.rewritten",
     "subject_of": "depthgauge.record.subject",
     "suite": "depthgauge.study.suites",
     "sweep": "depthgauge.study.sweep",

@@ -35,8 +35,13 @@ def test_every_recipe_is_listed_and_explained(command: Command) -> None:
         told = command("recipes", name).out
         for head in ("needs: ", "rule", "traps", "reference: "):
             assert head in told
+        marked = " ".join(told.split()).count("(not confirmed: ")
+        assert marked == len(RECIPES[name].unconfirmed)
     document = json.loads(command("recipes", "--json").out)
     assert [recipe["name"] for recipe in document["recipes"]] == list(RECIPES)
+    (layerscale,) = (r for r in document["recipes"] if r["name"] == "layerscale")
+    assert layerscale["unconfirmed"][0]["line"] == layerscale["rule"][1]
+    assert "another's implementation" in layerscale["unconfirmed"][0]["why"]
     wrong = command("recipes", "fixp")
     assert wrong.status == 2
     assert "did you mean 'fixup'" in wrong.err

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import Applied, apply, drawn, rewritten
+from depthgauge.recipes.apply import Applied, apply
 from depthgauge.recipes.audit import Audit, audit
+from depthgauge.recipes.drawing import drawn
 from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import Recipe
 from depthgauge.trace.layout import Weight, layout
 

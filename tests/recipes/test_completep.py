@@ -102,8 +102,9 @@ def test_another_multiplier_is_named(factor: str, words: str) -> None:
 def test_what_is_left_of_gpt2_and_bert_is_said() -> None:
     model, batch = gpt2()
     left = apply(model, batch, "completep").left
-    assert len(left) == 3
-    assert "no layer makes the queries alone" in left[0]
+    assert len(left) == 4
+    assert all("no layer makes the queries alone" in line for line in left[:3])
+    assert "0 of 3 attention logits that are 1/d q k" in left[3]
     model, batch = bert()
     plan = completep().plan(layout(model, batch))
     assert plan.groups[2].paths == ("cls.predictions.transform.dense.weight",)
@@ -159,7 +160,7 @@ def test_decay_of_hidden_weights_alone_cannot_be_held_to_anything() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (plain, "no residual branch was found, and CompleteP counts the width"),
+        (plain, "no residual branch was found, and CompleteP is a rule"),
         (resnet, "the stream has the widths 8, 16"),
         (transformer, "2 streams were found, and CompleteP counts the blocks of one"),
     ],

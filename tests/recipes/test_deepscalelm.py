@@ -11,7 +11,7 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.deepscalelm import (
     BETA,
@@ -20,6 +20,7 @@ from depthgauge.recipes.deepscalelm import (
     feed_forward_std,
     value_std,
 )
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
 from tests.recipes.models import bert, encoder, gpt2, llama, mlp, postnorm

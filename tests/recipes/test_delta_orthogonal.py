@@ -12,10 +12,11 @@ from torch import nn
 from depthgauge.errors import NetworkError
 from depthgauge.measurement import measure
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.delta_orthogonal import delta_orthogonal
 from depthgauge.recipes.mean_field import chi, critical, second_moment
+from depthgauge.recipes.rewritten import rewritten
 from tests.recipes.contract import broken, on_equation, on_module, said, scaled
 from tests.recipes.models import convolutions, mlp, resnet
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.dks import dks
 from depthgauge.recipes.kernel_maps import Curve, maps
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.wrappers import Transformed
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
 from tests.recipes.models import encoder, plain, postnorm, preactivation

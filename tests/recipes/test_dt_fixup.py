@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.dt_fixup import DT_FIXUP, SCALE, dt_fixup
 from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from depthgauge.trace.layout import layout, rows_of
 from tests.recipes.contract import broken, on_equation, on_module, said, scaled

@@ -166,9 +166,10 @@ def pair() -> tuple[Applied, tuple[Tensor, Tensor]]:
 
 def test_a_transformer_has_thirty_branches(pair: tuple[Applied, tuple[Tensor, Tensor]]) -> None:
     applied, batch = pair
-    assert len(applied.left) == 12
-    assert all("is called as a function" in line for line in applied.left)
+    assert len(applied.left) == 12 + 1
+    assert all("is called as a function" in line for line in applied.left[:12])
     found = audit(applied.model, batch, "fixup")
+    assert applied.left[12] == said(found)
     assert (found.branches, found.layers) == (30, (2, 4))
     wrong = [finding.said for finding in found.findings if not finding.holds]
     assert wrong == ["0 of 12 activations of branches with a scalar bias in front"]

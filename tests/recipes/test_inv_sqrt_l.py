@@ -11,8 +11,9 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.study.reference import resnet as reference
 from tests.recipes.contract import broken, on_equation, on_module, said, scaled
 from tests.recipes.models import gpt2, mlp, postnorm, resnet, transformer

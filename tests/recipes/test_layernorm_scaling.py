@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import rewritten
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.wrappers import Times
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said

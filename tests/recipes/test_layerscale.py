@@ -10,9 +10,9 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import rewritten
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.layerscale import EPS
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said

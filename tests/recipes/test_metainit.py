@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.gradinit import gradinit
 from depthgauge.recipes.guess import guess
 from depthgauge.recipes.metainit import EPS, gradient_quotient, metainit
+from depthgauge.recipes.rules import Recipe
 from tests.recipes.contract import broken, on_equation, on_module, said, scaled, undone
-from tests.recipes.models import convolutions, encoder, plain, resnet
+from tests.recipes.models import convolutions, encoder, mlp, plain, resnet
 
 SHORT = metainit(steps=8)
 
@@ -177,3 +180,43 @@ def test_what_is_not_finite_is_no_pass() -> None:
 def test_a_guess_does_not_search() -> None:
     model, batch = plain()
     assert "metainit" not in {c.recipe.name for c in guess(model, batch).candidates}
+
+
+@pytest.mark.parametrize("recipe", [metainit, gradinit])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: out.detach().square().mean(),
+        lambda out: torch.tensor(out.mean().item()),
+        lambda out: out.argmax(-1).double().mean(),
+        lambda out: torch.ones((), requires_grad=True) * out.detach().mean(),
+        lambda out: 0.0 * out.square().mean(),
+    ],
+    ids=["detached", "item", "classes", "of another parameter", "zero"],
+)
+def test_a_loss_without_a_gradient_is_refused_by_both_searches_alike(
+    recipe: Callable[..., Recipe], loss: Callable[[Tensor], Tensor]
+) -> None:
+    words = (
+        "the loss has no gradient in any parameter; return one that is computed from the outputs "
+        "on their graph, without detach() or item()"
+    )
+    model, batch = plain()
+    for verb in (apply, audit):
+        with pytest.raises(NetworkError) as refused:
+            verb(model, batch, recipe(loss))
+        assert str(refused.value) == words
+    if loss(torch.ones(2, 3, requires_grad=True)).requires_grad:
+        return
+    fixed, batch = apply(*mlp(), "fixup").model, mlp()[1]
+    assert audit(fixed, batch, "fixup").holds
+    with pytest.raises(NetworkError) as refused:
+        audit(fixed, batch, "fixup", loss=loss)
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize("recipe", [metainit, gradinit])
+def test_a_loss_with_one_is_taken(recipe: Callable[..., Recipe]) -> None:
+    model, batch = plain()
+    applied = apply(model, batch, recipe(lambda out: out.square().mean(), steps=1))
+    assert "searched" in applied.changes[0]

@@ -7,8 +7,8 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import rewritten
 from depthgauge.recipes.mix_ln import post_layers
+from depthgauge.recipes.rewritten import rewritten
 from tests.recipes.contract import broken, on_module
 from tests.recipes.models import encoder, postnorm
 

@@ -120,9 +120,10 @@ def test_what_cannot_be_scaled_from_outside_is_said() -> None:
     for build in (gpt2, lambda: encoder(pre=True)):
         model, batch = build()
         applied = apply(model, batch, "mup")
-        assert len(applied.left) == 3
+        assert len(applied.left) == 4
         assert "no layer makes the queries alone" in applied.left[0]
-        assert "the usual 1/sqrt(d)" in said(audit(applied.model, batch, "mup"))
+        assert "the usual 1/sqrt(d)" in applied.left[3]
+        assert applied.left[3] == said(audit(applied.model, batch, "mup"))
 
 
 # ----------------------------------------------------------------------------- an optimiser

@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import Applied, apply, rewritten
+from depthgauge.recipes.apply import Applied, apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.first_steps import first_gradients
 from depthgauge.recipes.nfnet import gains
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.wrappers import Entered, Standardised, Times
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said, scaled

@@ -12,9 +12,11 @@ from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.placements import KINDS
+from depthgauge.recipes.rewritten import rewritten
+from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said
 from tests.recipes.models import (
     WIDTH,
@@ -27,6 +29,7 @@ from tests.recipes.models import (
     normed_preactivation,
     olmo2,
     postnorm,
+    preactivation,
     qwen3,
     transformer,
 )
@@ -110,6 +113,33 @@ def test_on_modules(name: str, build: Callable[[], tuple[nn.Module, Any]], follo
     on_module(name, build, follows)
 
 
+#: Of a ResNet whose transitions take the shortcut behind norm and activation.
+SHARED = ("postnorm", "deepnorm", "inv-sqrt2", "deepscalelm")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "deep"),
+    [*((recipe, False) for recipe in SHARED), *((recipe, True) for recipe in SHARED[:3])],
+)
+def test_what_stands_behind_a_sum_is_the_streams_in_front_of_a_transition_too(
+    recipe: str, deep: bool
+) -> None:
+    applied, batch = on_module(recipe, lambda: preactivation((2, 3), deep))
+
+    def plant(model: nn.Module) -> None:  # the sum in front of the second transition
+        model.get_submodule("2").after = nn.Identity()
+
+    words = "4 of 5 branches .*: the " if recipe in SHARED[:2] else "1 of 5 sums: 1 h \\+ "
+    broken(applied.model, batch, recipe, plant, words)
+
+
+def test_the_norm_of_a_transition_is_its_own_where_no_sum_has_one() -> None:
+    found = layout(*preactivation((2, 3)))
+    assert [[n.at for n in b.placed] for b in found.branches[1:]] == [["in", "inner"]] * 4
+    applied, _ = on_module("prenorm", lambda: preactivation((2, 3)))
+    assert [n.at for b in layout(applied.model, _).branches for n in b.placed] == ["in"] * 5
+
+
 def test_the_last_norm_of_a_post_norm_stack_becomes_the_final_one() -> None:
     model, _ = postnorm()
     applied, batch = on_module("prenorm", postnorm)
@@ -162,11 +192,13 @@ def test_a_norm_goes_in_front_of_each_layer_of_a_list() -> None:
 def test_what_cannot_be_reached_from_outside_is_named() -> None:
     model, batch = gpt2()
     applied = apply(model, batch, "postnorm")
-    assert applied.left == tuple(
+    assert applied.left[:-1] == tuple(
         f"no module returns the sum after 'transformer.h.{i}.attn': no norm put there"
         for i in range(3)
     )
-    assert not audit(applied.model, batch, "postnorm").holds
+    found = audit(applied.model, batch, "postnorm")
+    assert applied.left[-1] == said(found), "the audit says the same"
+    assert "3 of 6 branches with their norms in place (norm stream)" in said(found)
 
 
 # ------------------------------------------------------------------------------ mistakes
@@ -294,7 +326,8 @@ def test_a_norm_of_its_own_result_is_a_second_one(function: bool) -> None:
         found = audit(model, torch.randn(16, 8), "prenorm")
         assert found.holds is (times == 1)
     assert "has layernorm in, layernorm in: one norm is to stand" in said(found)
-    left = apply(model, torch.randn(16, 8), "prenorm").left
+    *left, last = apply(model, torch.randn(16, 8), "prenorm").left
+    assert last == said(found)
     assert [line.partition("'")[2] for line in left] == [
         f"{path}' norms twice; take one out by hand"
         for path in (("1", "2", "3") if function else ("1.norm", "2.norm", "3.norm"))

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from depthgauge import measure
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.heads import HeadNorms, NormedAttention
 from depthgauge.recipes.qk_norm import TEMPERATURE
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, parameter, said
@@ -335,11 +336,13 @@ def test_attention_with_keys_of_its_own_is_left_and_named() -> None:
     model, batch = encoder()
     layer = model.get_submodule("0.layers.1")
     layer.self_attn = nn.MultiheadAttention(32, 4, add_zero_attn=True, batch_first=True)
-    left = apply(model, batch, "qk-norm").left
-    assert left == (
+    applied = apply(model, batch, "qk-norm")
+    assert applied.left[0] == (
         "'0.layers.1.self_attn' is left without norms: the attention has keys of its own beside "
-        "those of its input",
+        "those of its input"
     )
+    assert " | ".join(applied.left[1:]) == said(audit(applied.model, batch, "qk-norm"))
+    assert "2 of 3 attentions with l2 norms of queries and keys" in applied.left[2]
 
 
 def test_a_placement_of_norms_leaves_those_of_queries_and_keys() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from depthgauge import measure
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.guess import guess
 from depthgauge.recipes.residual import Beside
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_module, said
@@ -27,10 +29,12 @@ from tests.recipes.models import (
     mlp,
     neox,
     postnorm,
+    preactivation,
     resnet,
     t5,
     transformer,
 )
+from tests.recipes.test_shared_blocks import BUILDS as SHARED
 
 
 class Written(nn.Module):
@@ -200,12 +204,164 @@ def test_the_gradient_past_all_branches_falls_as_the_root_of_depth() -> None:
     assert rate == pytest.approx(-0.5, abs=0.02)  # by branch, over thirty of them
 
 
-@pytest.mark.parametrize("build", [gpt2, resnet])
-def test_where_norms_are_no_modules_behind_the_sums_it_is_refused(
+class Called(PostBlock):
+    """The norm of the sum as a function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.layer_norm(x + self.down(self.relu(self.up(x))), (WIDTH,))
+        return out
+
+
+def called(layers: int = 3, block: type[nn.Module] = Called) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [block() for _ in range(layers)]
+    return nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.Linear(WIDTH, 3)), torch.randn(32, 8)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (gpt2, "^no norms stand behind the sum after 'transformer.h.0.attn', and ResiDual is put"),
+        (
+            called,
+            "^the norm behind the sum after '1.down' is no module of its own, and",
+        ),
+        (resnet, "^the skip beside '2.b' has weights of its own, and ResiDual adds up what all"),
+        (preactivation, "^the skip beside '1.convs' has weights of its own"),
+        (lambda: called(1, PostBlock), "^'1' has one sum alone, beside which there is nothing to"),
+    ],
+)
+def test_it_is_refused_for_the_reason_that_there_is(
+    build: Callable[[], tuple[nn.Module, Any]], words: str
+) -> None:
+    with pytest.raises(NetworkError, match=words):
+        apply(*build(), "residual")
+
+
+@pytest.mark.parametrize("build", SHARED.values(), ids=SHARED)
+def test_a_norm_that_runs_several_times_cannot_keep_a_sum(
     build: Callable[[], tuple[nn.Module, Any]],
 ) -> None:
-    with pytest.raises(NetworkError, match="there are not as many norms that are modules"):
+    with pytest.raises(
+        NetworkError, match=r"^the norm behind the sum after '[\w.]+' runs 4 times in a pass"
+    ):
         apply(*build(), "residual")
+
+
+# --------------------------------------------------------------------------------- images
+
+
+class Turned(nn.Module):
+    """A layer norm over the channels of images, by PyTorch's over the last axis."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return out
+
+
+class Channels(nn.Module):
+    """The same written out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(1, keepdim=True)
+        x = centred / torch.sqrt(centred.square().mean(1, keepdim=True) + 1e-5)
+        return self.weight[:, None, None] * x + self.bias[:, None, None]
+
+
+class Image(nn.Module):
+    def __init__(self, written: bool, post: bool) -> None:
+        super().__init__()
+        self.post, self.norm = post, Channels(8) if written else Turned(8)
+        self.a, self.b = nn.Conv2d(8, 16, 3, 1, 1), nn.Conv2d(16, 8, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x if self.post else self.norm(x)
+        total: Tensor = x + self.b(torch.relu(self.a(y)))
+        return self.norm(total) if self.post else total
+
+
+def images(written: bool, post: bool) -> Callable[[], tuple[nn.Module, Any]]:
+    def build() -> tuple[nn.Module, Any]:
+        torch.manual_seed(0)
+        blocks = [Image(written, post) for _ in range(3)]
+        head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+        return nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), *blocks, *head), torch.randn(4, 3, 6, 6)
+
+    return build
+
+
+@pytest.mark.parametrize("post", [True, False])
+@pytest.mark.parametrize("written", [True, False])
+def test_on_convolutions_with_layer_norms_over_channels(written: bool, post: bool) -> None:
+    applied, batch = on_module("residual", images(written, post))
+    model = applied.model
+    (second,) = layout(model, batch).second
+    assert (second.branches, second.added, second.scale) == (3, 3, 1)
+
+    def over_channels(x: Tensor) -> Tensor:  # gains are 1 and offsets 0
+        return F.layer_norm(x.movedim(1, -1), (8,)).movedim(-1, 1)
+
+    x = r = model.get_submodule("0")(batch)
+    for k in range(1, 4):
+        block = model.get_submodule(f"{k}" if post else f"{k}.module")
+        assert isinstance(block, Image)
+        f = block.b(torch.relu(block.a(x)))
+        x, r = over_channels(x + f), r + f
+    end = model.get_submodule("6")((x + over_channels(r)).mean((2, 3)))
+    torch.testing.assert_close(model(batch), end, atol=1e-4, rtol=1e-4)
+
+    def plant(module: nn.Module) -> None:
+        last = [m for m in module.modules() if isinstance(m, Beside) and m.after is not None]
+        last[-1].after = nn.Identity()
+
+    broken(model, batch, "residual", plant, "0 of 1 such sums with one norm")
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_norm_over_channels_is_exchanged_by_one_over_channels(written: bool) -> None:
+    """Its channels are the eight that are second, not the six places of a row."""
+    found = layout(*images(written, post=True)())
+    assert {n.width for b in found.branches for n in b.norms} == {8}
+    assert {n.axis for b in found.branches for n in b.norms} == {-3 if written else -1}
+    assert {n.kind for b in found.branches for n in b.norms} == {"layernorm"}
+    applied, _ = on_module("prenorm-rmsnorm", images(written, post=False))
+    assert "3 norms replaced by rmsnorm" in applied.changes
+
+
+# ----------------------------------------------------------------------- beside post-norm
+
+
+@pytest.mark.parametrize("recipe", ["postnorm", "postnorm-layernorm", "deepnorm", "admin"])
+def test_the_second_stream_speaks_against_recipes_of_one(recipe: str) -> None:
+    words = (
+        "1 second streams beside the one with norms: the sum of 4 branches, which no norm touches "
+        "on the way, joins the stream at its end: ResiDual"
+    )
+    model, batch = written()
+    assert words in said(audit(model, batch, recipe))
+    assert words not in said(audit(*written("alone"), recipe))
+    assert words in apply(model, batch, recipe).left
+
+
+def test_a_post_norm_network_is_post_norm_and_one_with_two_streams_is_not() -> None:
+    assert audit(*written("alone"), "postnorm").holds
+    assert not audit(*written(), "postnorm").holds
+    for build, name in ((lambda: written("alone"), "postnorm"), (written, "residual")):
+        found = guess(*build())
+        assert found.named is not None
+        assert found.named.name == name
+    against = next(c for c in found.candidates if c.recipe.name == "postnorm")
+    assert [f.part for f in against.findings if not f.holds] == [
+        "second streams beside the one with norms"
+    ]
 
 
 def _norm(model: nn.Module, path: str) -> Beside:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.wrappers import Left
 from tests.recipes.contract import on_equation, said
 from tests.recipes.models import mlp

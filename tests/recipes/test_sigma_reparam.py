@@ -12,8 +12,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from tests.recipes.contract import broken, on_module, said, scaled, undone
 from tests.recipes.models import gpt2, mlp, plain, resnet, transformer
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import rewritten
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from tests.recipes.contract import broken, on_equation, on_module, redrawn
 from tests.recipes.models import bert, encoder, gpt2, llama, transformer

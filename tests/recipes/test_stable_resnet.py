@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from depthgauge.recipes.stable_resnet import _form
 from depthgauge.study.reference import resnet as reference

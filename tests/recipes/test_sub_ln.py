@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from depthgauge.recipes.stacks import Stack
 from depthgauge.recipes.sub_ln import GAMMA, gamma_of

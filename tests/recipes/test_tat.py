@@ -14,9 +14,10 @@ from torch import nn
 from depthgauge.equation.text import to_text
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.kernel_maps import leaky_slope
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.tat import tat
 from depthgauge.recipes.wrappers import Transformed
 from depthgauge.trace.layout import layout

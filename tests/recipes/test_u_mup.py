@@ -12,8 +12,9 @@ from torch import nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of, scope_of
 from depthgauge.recipes.u_mup import U_MUP, u_mup
 from depthgauge.trace.layout import layout
@@ -197,8 +198,8 @@ def test_the_first_step_changes_the_function_as_much_at_every_width() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (plain, "no residual branch was found, and u-muP weighs branches"),
-        (gpt2, "has attention, whose output shrinks"),
+        (plain, "no residual branch was found, and u-muP is a rule"),
+        (gpt2, "has attention, and no fixed number keeps the size of what u-muP makes"),
         (transformer, "2 streams were found, and u-muP counts the branches of one"),
     ],
 )

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from depthgauge.errors import NetworkError
 from depthgauge.measurement import measure
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.unit_scaling import unit_scaling
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said, scaled
@@ -194,8 +195,8 @@ def test_a_layer_that_is_called_as_a_function_is_left_and_said() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (plain, "no residual branch was found, and unit scaling weighs branches"),
-        (gpt2, "has attention, whose output shrinks with the number of tokens"),
+        (plain, "no residual branch was found, and unit scaling is a rule"),
+        (gpt2, "has attention, and no fixed number keeps the size of what unit scaling makes of"),
         (resnet, "has weights of its own, and unit scaling here weighs a skip as it is"),
     ],
 )
@@ -235,3 +236,43 @@ def test_a_number_behind_the_stem_is_not_in_front_of_the_first_layer(name: str, 
     found = audit(applied.model, batch, name)
     assert found.holds, found
     assert not audit(model, batch, name).holds
+
+
+def _mixed(x: Tensor, heads: int) -> Tensor:
+    """What attention of weights of size 1 makes of ``x``, in front of its output layer, with the
+    layers' own 1/sqrt(n) and logits q k / d."""
+    batch, tokens, n = x.shape
+    made = (x @ torch.randn(n, n).T / math.sqrt(n) for _ in range(3))
+    q, k, v = (y.view(batch, tokens, heads, -1).transpose(1, 2) for y in made)
+    out = torch.softmax(q @ k.mT / q.shape[-1], -1) @ v
+    return out.transpose(1, 2).reshape(x.shape)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize(("tokens", "heads"), [(64, 8), (256, 8), (64, 2)])
+def test_what_attention_leaves_of_the_size_of_its_values(
+    tokens: int, heads: int, shared: float
+) -> None:
+    """sqrt(r + (1 - r) e^(1/d) / T): the mean of a few sequences, within 10 per cent of it."""
+    torch.manual_seed(0)
+    one, own = torch.randn(32, 1, 128), torch.randn(32, tokens, 128)
+    x = math.sqrt(shared) * one + math.sqrt(1 - shared) * own
+    spread = math.exp(heads / 128) / tokens
+    expected = math.sqrt(shared + (1 - shared) * spread)
+    assert float(_mixed(x, heads).square().mean().sqrt()) == pytest.approx(expected, rel=0.1)
+
+
+def test_no_fixed_number_is_right_in_the_first_attention_and_in_the_second() -> None:
+    """Why attention is refused: the number for independent tokens is right once."""
+    torch.manual_seed(0)
+    tokens, n, heads = 256, 128, 8
+    number = math.sqrt(tokens / math.exp(heads / n))
+    h, sizes = torch.randn(8, tokens, n), []
+    for _ in range(4):
+        x = h / h.square().mean(-1, keepdim=True).sqrt()
+        branch = number * _mixed(x, heads) @ torch.randn(n, n).T / math.sqrt(n)
+        sizes.append(float(branch.square().mean().sqrt()))
+        h = (h + branch) / math.sqrt(2)
+    assert sizes[0] == pytest.approx(1, abs=0.1)
+    assert 8 < sizes[1] < 13
+    assert sizes[2:] == pytest.approx([math.sqrt(tokens)] * 2, rel=0.1)

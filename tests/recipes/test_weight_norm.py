@@ -11,8 +11,9 @@ from torch.nn.utils import parametrizations
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply, rewritten
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.rewritten import rewritten
 from tests.recipes.contract import broken, on_module, said, scaled
 from tests.recipes.models import convolutions, gpt2, mlp, plain, resnet, transformer
 

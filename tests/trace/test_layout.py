@@ -247,9 +247,11 @@ def test_factors_inlets_and_biases_of_strided_blocks_are_read() -> None:
     rows = [(b.skip, b.factor, b.inlet, b.projected) for b in found.branches]
     assert rows == [
         pytest.approx((1, 0.125, 0.9, False)),
-        pytest.approx((1, 0.125, 0.5 * 0.7, True)),
+        pytest.approx((1, 0.125, 0.7, True)),  # the half is of the sum in front, as elsewhere
         pytest.approx((1, 0.125, 0.9, False)),
     ]
+    alone = layout(nn.Sequential(Weighed(1), Weighed(2)), torch.randn(2, 4, 8, 8)).branches
+    assert alone[1].inlet == pytest.approx(0.5 * 0.7), "where no identity skip tells whose it is"
     assert [kind for b in found.branches for kind, _ in b.learned] == ["gain"] * 3
     assert [x for b in found.branches for _, x in b.learned] == pytest.approx([0.3] * 3)
     assert [w.path for w in found.branches[1].across] == ["1.shortcut.weight"]

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
-    from depthgauge.recipes.audit import Audit, Finding
+    from depthgauge.recipes.audit import Audit
+    from depthgauge.recipes.finding import Finding
     from depthgauge.recipes.guess import Guess
 
 __all__ = ["audit"]

@@ -44,6 +44,7 @@ def _document(recipe: Recipe) -> dict[str, Any]:
         "needs": recipe.needs,
         "rule": list(recipe.rule),
         "traps": list(recipe.traps),
+        "unconfirmed": [{"line": line, "why": why} for line, why in recipe.unconfirmed],
         "judgement": recipe.judgement,
         "reference": recipe.reference,
     }
@@ -71,12 +72,12 @@ def _explain(recipe: Recipe, console: Console) -> None:
     from depthgauge.report.tables import paragraph, plain
 
     plain(console, f"{recipe.name}: {recipe.title}", "bold")
-    paragraph(console, f"needs: {recipe.needs}")
+    paragraph(console, f"needs: {recipe.marked(recipe.needs)}")
     plain(console)
     for head, lines in (("rule", recipe.rule), ("traps", recipe.traps)):
         plain(console, head, "bold")
         for line in lines:
-            paragraph(console, line, indent="  - ")
+            paragraph(console, recipe.marked(line), indent="  - ")
         plain(console)
     if recipe.judgement:
         paragraph(console, f"our judgement: {recipe.judgement}")

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.trace.layout import Layout, Weight
 
 __all__ = ["ADMIN", "ADMIN_CONSTANT", "OMEGA"]

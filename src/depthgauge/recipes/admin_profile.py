@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import duplicate
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.outputs import seen
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe
-from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.trace.layout import Layout, Residual, layout
 
 __all__ = ["ADMIN_PROFILE", "omegas"]

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.recipes.stacks import embeddings, refuse_plain, width_of
+from depthgauge.recipes.stacks import embeddings, width_of
 from depthgauge.trace.layout import Layout, Residual
 
 __all__ = ["BETA", "DEEPSCALELM", "LAMBDA", "correlations", "feed_forward_std", "value_std"]
@@ -131,12 +133,14 @@ def _targets(
             groups["feed-forward"].append(Target(weight, own, scope, mistakes))
 
 
+_SUM: Final = "x <- lambda x + beta F, lambda^2 = 1 - 1/N, beta^2 = 1/N, N layers"
+
 DEEPSCALELM = Recipe(
     "deepscalelm",
     "DeepScaleLM (DSLM)",
     "one Transformer stack with norms, pre or post",
     (
-        "x <- lambda x + beta F, lambda^2 = 1 - 1/N, beta^2 = 1/N, N layers",
+        _SUM,
         "queries and keys sqrt(1/d), values and outputs sqrt(sqrt((1-p)/r)/d), feed-forward "
         "weights sqrt(sqrt((1-p)/2)/d), k embedding tables sqrt((1-p)/k)",
         "p: dropout at a branch's end; r: correlation of tokens that enters a layer, 0.221 (1-p) "
@@ -155,4 +159,5 @@ DEEPSCALELM = Recipe(
         "the activation; one p for the whole stack; "
         "heads are left as they are"
     ),
+    unconfirmed=((_SUM, "beta^2 = k/N is recalled, with k = 1 near the code's .005 for N = 192"),),
 )

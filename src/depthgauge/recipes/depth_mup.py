@@ -12,12 +12,17 @@ as the code of CompleteP (arXiv 2505.01618) has it, alpha = 1/2; what else it sa
 
 from __future__ import annotations
 
+from typing import Final
+
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.completep import plan_of
 from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.trace.layout import Layout
 
 __all__ = ["DEPTH_MUP", "depth_mup"]
+
+
+_RATES: Final = "rates are Adam's; by gradient descent they do not change with depth"
 
 
 def depth_mup(base_width: int = 256, base_depth: int = 2, std: float = 0.02) -> Recipe:
@@ -52,11 +57,12 @@ def depth_mup(base_width: int = 256, base_depth: int = 2, std: float = 0.02) -> 
             "it is derived for blocks of one layer; in deeper ones the first layer learns less and "
             "less with depth, which 'completep' is about",
             "a factor 1/sqrt(depth) without the rates is 'inv-sqrtL', not this",
-            "rates are Adam's; by gradient descent they do not change with depth",
+            _RATES,
         ),
         "Yang, Yu, Zhu and Hayou, arXiv 2310.02244; by the code of arXiv 2505.01618",
         plan,
         tier=2,
+        unconfirmed=((_RATES, "recalled; the code that was read is for Adam"),),
         judgement="base depth, initialiser, decay and epsilon are those of CompleteP's code at "
         "alpha = 1/2; rates, decay, epsilon and the kind of optimiser are held only where an audit "
         "is given the optimiser, against what it has for all other parameters",

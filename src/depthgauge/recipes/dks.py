@@ -16,7 +16,15 @@ import math
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.kernel_maps import Curve, Joint, local_slope, maps, maximal, sloped
 from depthgauge.recipes.rules import Plan, Recipe
-from depthgauge.recipes.shaping import CLOSE, Asked, Condition, parts_of, shaped
+from depthgauge.recipes.shaping import (
+    CLOSE,
+    SHAPED_JUDGEMENT,
+    SHAPED_RULES,
+    Asked,
+    Condition,
+    parts_of,
+    shaped,
+)
 from depthgauge.trace.layout import Layout
 
 __all__ = ["DKS", "dks"]
@@ -64,9 +72,7 @@ def dks(zeta: float = 1.5) -> Recipe:
             "every activation: gamma (phi(alpha x + beta) + delta) with Q(1) = Q'(1) = 1, C(0) = 0 "
             f"and the slope C'(1) with which the network's is {zeta:g}, {zeta:g}**(1/L) in a plain "
             f"one of L activations",
-            "every weight orthogonal times max(sqrt(out/in), 1), a kernel at its centre alone; "
-            "biases zero",
-            "each sum divided by the root of the sum of its weights' squares; norms out",
+            *SHAPED_RULES,
         ),
         (
             "the constants are those of one depth: a deeper network has others",
@@ -81,9 +87,7 @@ def dks(zeta: float = 1.5) -> Recipe:
         "2110.01765; google-deepmind/dks",
         plan,
         tier=3,
-        judgement="of several solutions the one with the smallest input shift, as the authors' "
-        "figures have; an audit holds the maps, not the constants; the sums' ratios stay as they "
-        "are; an average over places (pooling) is passed by",
+        judgement=SHAPED_JUDGEMENT,
         whole=True,
     )
 

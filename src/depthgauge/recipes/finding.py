@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Finding"]
+from depthgauge.recipes.rules import Count
+
+__all__ = ["Finding", "counted_finding"]
 
 
 @dataclass(frozen=True)
@@ -23,3 +25,14 @@ class Finding:
     @property
     def holds(self) -> bool:
         return self.matching == self.of
+
+
+def counted_finding(count: Count) -> Finding:
+    """What was counted against what was to be there, as a finding."""
+    if count.expected:
+        said = f"{count.found} of {count.expected} {count.what}"
+        said += f": {count.why}" if count.why and count.found < count.expected else ""
+        return Finding(count.what, min(count.found, count.expected), count.expected, said)
+    why = f": {count.why}" if count.why and count.found else ""
+    said = f"{count.found or 'no'} {count.what}{why}"
+    return Finding(count.what, int(not count.found), 1, said)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.instruments.hessian import duplicate
+from depthgauge.recipes.losses import gradients_of
 from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.backward import dense
 from depthgauge.trace.batches import call, mapped, tensors
@@ -31,7 +32,8 @@ def first_gradients(
     Steps of SGD on a copy, in which the largest gradient moves by 1e-3; without a loss that of a
     fixed random cotangent at every output. Half precision is taken in float32, where the model
     runs in it: what underflows is not zero by design. The model is left as it was. Raises
-    ModelError where the loss raises. Nothing is found of a model whose parameters are all frozen.
+    ModelError where the loss raises, NetworkError where it has no gradient. Nothing is found of a
+    model whose parameters are all frozen.
     """
     copied, batch = _widened(unwrapped(duplicate(model))[0], batch)
     parameters = {name: p for name, p in copied.named_parameters() if p.requires_grad}
@@ -43,7 +45,7 @@ def first_gradients(
             torch.manual_seed(0)  # the same dropout at each step, and the same cotangent
             output = call(copied, batch)
             total = loss_of(loss, output, batch) if loss is not None else _total(output)
-            gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+            gradients = gradients_of(total, list(parameters.values()))
             rows = dict(zip(parameters, map(_dense, gradients), strict=True))
             found.append({name: g is None or not bool(g.any()) for name, g in rows.items()})
             largest = max(

@@ -11,17 +11,8 @@ whole network.
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import (
-    Count,
-    Form,
-    Group,
-    Plan,
-    Recipe,
-    Rule,
-    Target,
-    reached,
-    scope_of,
-)
+from depthgauge.recipes.branches import reached, refuse_plain
+from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = ["FIXUP", "fixup_scale"]
@@ -47,11 +38,7 @@ def _refuse(layers: int) -> None:
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and Fixup is a rule about them; give a network with a "
-            "skip connection, or look at what 'depthgauge measure' finds in it"
-        )
+    refuse_plain(layout, "Fixup")
     for branch in layout.branches:
         _refuse(branch.m)
     attends = any(branch.m == 4 for branch in layout.branches)

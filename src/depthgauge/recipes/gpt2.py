@@ -4,15 +4,15 @@
 
 of the last weight of each branch; 0.02 of every other weight, of embeddings and of the head too;
 biases zero (karpathy/nanoGPT, model.py). Radford et al., "Language Models are Unsupervised
-Multitask Learners", 2019, section 2.3: "we scale the weights of residual layers at initialization
-by a factor of 1/sqrt(N) where N is the number of residual layers".
+Multitask Learners", 2019, are quoted with 1/sqrt(N), N residual layers (huggingface/transformers).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import embeddings
@@ -22,12 +22,8 @@ __all__ = ["GPT2"]
 
 
 def _plan(layout: Layout) -> Plan:
+    refuse_plain(layout, "GPT-2's initialisation")
     L = layout.L
-    if not L:
-        raise NetworkError(
-            "no residual branch was found, and GPT-2's rule scales their last weights; look at "
-            "what 'depthgauge measure' finds in it"
-        )
     mistakes = (
         ("normal(std=0.02)", "the depth scale was never applied"),
         ("normal(std=0.02/sqrt(L/2))", f"N = {L // 2} layers were counted, not 2N = {L} additions"),
@@ -61,12 +57,14 @@ def _plain(
     return tuple(Target(w, "normal(std=0.02)", scope, mistakes) for w in dict.fromkeys(weights))
 
 
+_LAST: Final = "last weight of each branch: normal of standard deviation 0.02 / sqrt(2N)"
+
 GPT2 = Recipe(
     "gpt2",
     "GPT-2's initialisation, 1/sqrt(2N)",
     "residual branches with a norm in front",
     (
-        "last weight of each branch: normal of standard deviation 0.02 / sqrt(2N)",
+        _LAST,
         "every other weight, also of embeddings and of the head: normal of standard deviation "
         "0.02; biases zero",
     ),
@@ -78,4 +76,11 @@ GPT2 = Recipe(
     "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3",
     _plan,
     tier=2,
+    unconfirmed=(
+        (
+            _LAST,
+            "as karpathy/nanoGPT has it; the paper was not read and is quoted with 1/sqrt(N), N "
+            "residual layers, and its released code draws 0.02 everywhere",
+        ),
+    ),
 )

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.losses import slopes_of
 from depthgauge.recipes.rules import Count, Plan, Recipe
 from depthgauge.recipes.searched import (
     Loss,
     Reached,
     Round,
     Sized,
-    differentiable,
     searched,
     settled,
     sized,
@@ -85,14 +85,7 @@ def _parts(batch: Any) -> tuple[Any, Any]:
 def _reached(net: Sized, step: _Step, logs: Mapping[str, Tensor]) -> tuple[Reached, Tensor]:
     first, second = _parts(net.batch)
     held = net.at({name: x.exp().to(net.parameters[name]) for name, x in logs.items()})
-    gradients = torch.autograd.grad(
-        net.of(held, first),
-        list(held.values()),
-        create_graph=True,
-        allow_unused=True,
-        materialize_grads=True,
-    )
-    differentiable(gradients)
+    gradients = slopes_of(net.of(held, first), list(held.values()))
     norm = step.norm(gradients)
     above = float(norm.detach()) / step.gamma - 1
     if not above <= _CLOSE:

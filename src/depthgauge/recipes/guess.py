@@ -18,9 +18,11 @@ from torch import nn
 from depthgauge.errors import NetworkError
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import rms_of
-from depthgauge.recipes.audit import EXACT, Finding, counted_finding, held
+from depthgauge.recipes.finding import Finding, counted_finding
+from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import RECIPES
 from depthgauge.recipes.rules import Recipe, Target, init_of
+from depthgauge.recipes.weights_held import EXACT
 from depthgauge.trace.layout import Layout, layout
 
 __all__ = ["Candidate", "Guess", "guess"]

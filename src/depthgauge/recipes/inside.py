@@ -38,29 +38,48 @@ def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
 
 
 def headed(layout: Layout, plan: Plan) -> Layout:
-    """The layout, where a recipe gives heads a fixed number, with one that stands behind the last
-    sum of a stream as the head's alone: between the two it could be either's. With a recipe that
-    weighs its sums it is the sum's alone."""
-    if plan.outlet is None:
-        return layout
+    """The layout with a number that stands behind the last sum of a stream as the head's alone,
+    where between the two it could be either's: where a recipe gives heads a fixed number, and where
+    it has none behind any sum, as the other sums have none. With a recipe that weighs its sums it
+    is the sum's alone."""
     last = {branch.stream: branch for branch in layout.branches}
     formed = zip(layout.branches, plan.forms, strict=False)
-    weighed = {id(branch) for branch, form in formed if form.skip not in (None, "1")}
+    weighed = any(form.skip not in (None, "1") for _, form in formed)
     if weighed:
+        if plan.outlet is None:
+            return layout
         return replace(layout, outlets=tuple(w.front * w.behind for w in layout.heads))
     rows = []
     for branch in layout.branches:
-        by = branch.behind if branch is last[branch.stream] and branch.behind else 1.0
+        by = 1.0
+        if branch.place == last[branch.stream].place:
+            by = branch.behind if plan.outlet is not None else _of_head(layout, branch)
+        by = by or 1.0
         rows.append(replace(branch, skip=branch.skip / by, factor=branch.factor / by))
     return replace(layout, branches=tuple(rows))
 
 
+def _of_head(layout: Layout, last: Residual) -> float:
+    """The number that multiplies the last sum of a stream outside of its module, in front of the
+    layers that read it, and no other sum of that stream."""
+    others = [b for b in layout.branches if b.stream == last.stream and b.place != last.place]
+    read = any(end.readers and not end.returned for end in layout.ends if end.stream == last.stream)
+    alone = all(math.isclose(branch.behind, 1) for branch in others)
+    return last.outside if read and alone and not math.isnan(last.outside) else 1.0
+
+
 def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
-    """Numbers around layers, inlets, biases and scalars that leak to the skip, as the plan has
-    them."""
+    """Numbers around layers, second streams, inlets, biases and scalars that leak to the skip, as
+    the plan has them."""
     if plan.around:
         yield _surrounded(plan.around)
     rows = list(zip(layout.branches, plan.forms, strict=False))
+    if layout.second and not plan.second and any(form.norms is not None for _, form in rows):
+        why = (
+            f"the sum of {layout.second[0].added} branches, which no norm touches on the way, "
+            f"joins the stream at its end: ResiDual"
+        )
+        yield Count("second streams beside the one with norms", len(layout.second), 0, why)
     if scaled := [(branch, form) for branch, form in rows if form.inlet is not None]:
         yield _inlets(layout, scaled)
     if biased := [branch for branch, form in rows if form.biased]:

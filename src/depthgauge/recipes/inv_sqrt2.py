@@ -8,7 +8,10 @@ path alone is 2^(-L/2) after L sums.
 
 from __future__ import annotations
 
+from typing import Final
+
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
@@ -16,11 +19,7 @@ __all__ = ["INV_SQRT2"]
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and sums of a skip and a branch are what is divided by "
-            "sqrt(2); give a network with a skip connection"
-        )
+    refuse_plain(layout, "1/sqrt(2)")
     for branch in layout.branches:
         if any(norm.at == "stream" for norm in branch.norms):
             raise NetworkError(
@@ -41,11 +40,13 @@ def _plan(layout: Layout) -> Plan:
     return Plan(forms=tuple(form for _ in layout.branches))
 
 
+_RULE: Final = "each sum of skip and branch is multiplied by 1/sqrt(2)"
+
 INV_SQRT2 = Recipe(
     "inv-sqrt2",
     "Sums over sqrt(2)",
     "residual branches, no norm on the stream",
-    ("each sum of skip and branch is multiplied by 1/sqrt(2)",),
+    (_RULE,),
     (
         "after the sum, on both: on the branch alone the stream still grows",
         "the identity path dies as 2^(-L/2): 0.0156 after 12 sums, 0.000244 after 24",
@@ -55,5 +56,6 @@ INV_SQRT2 = Recipe(
     "Gehring et al., arXiv 1705.03122; Balduzzi et al., arXiv 1702.08591",
     _plan,
     judgement="initialisers stay as they are: the rule wants branches of unit gain and does not "
-    "say how. It is taken from its use, the papers' text was not confirmed",
+    "say how",
+    unconfirmed=((_RULE, "taken from its use, the papers were not read"),),
 )

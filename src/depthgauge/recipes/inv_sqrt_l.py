@@ -11,6 +11,7 @@ multiplier, and grows like L with the initialisation, whose gradients are not sc
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.he import MISTAKES, he_rule
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout
@@ -20,15 +21,8 @@ __all__ = ["INV_SQRT_L", "INV_SQRT_L_INIT"]
 _SMALL = "he(gain=sqrt(2)/sqrt(L))"
 
 
-def _counted(layout: Layout) -> None:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and L counts them; give a network with a skip connection"
-        )
-
-
 def _multiplied(layout: Layout) -> Plan:
-    _counted(layout)
+    refuse_plain(layout, "1/sqrt(L)")
     L, layers = layout.L, sum(branch.m for branch in layout.branches)
     mistakes = [
         ("1", "1", "the factor was never applied, or lost"),
@@ -43,7 +37,7 @@ def _multiplied(layout: Layout) -> Plan:
 
 
 def _initialised(layout: Layout) -> Plan:
-    _counted(layout)
+    refuse_plain(layout, "1/sqrt(L)")
     for branch in layout.branches:
         if any(norm.at == "out" for norm in branch.norms):
             raise NetworkError(

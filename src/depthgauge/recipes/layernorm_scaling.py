@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from depthgauge.recipes.rules import Form, Plan, Recipe, index_of
-from depthgauge.recipes.stacks import refuse_plain
+from depthgauge.recipes.branches import index_of, refuse_plain
+from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
 __all__ = ["LAYERNORM_SCALING"]

@@ -7,7 +7,9 @@ eps = 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond
 
 from __future__ import annotations
 
-from depthgauge.errors import NetworkError
+from typing import Final
+
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
@@ -18,11 +20,7 @@ EPS = "10**(-6+max(0,min(1,25-depth))+4*max(0,min(1,19-depth)))"
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and LayerScale puts gains behind each; give a network "
-            "with a skip connection"
-        )
+    refuse_plain(layout, "LayerScale")
     form = Form(
         skip="1",
         factor="1",
@@ -41,13 +39,15 @@ def _plan(layout: Layout) -> Plan:
     return Plan(forms=tuple(form for _ in layout.branches))
 
 
+_STARTS: Final = "they begin at 0.1 up to 18 blocks, at 1e-5 up to 24, at 1e-6 in deeper networks"
+
 LAYERSCALE = Recipe(
     "layerscale",
     "LayerScale",
     "residual branches, pre-norm",
     (
         "each branch is multiplied by a learned number for each channel",
-        "they begin at 0.1 up to 18 blocks, at 1e-5 up to 24, at 1e-6 in deeper networks",
+        _STARTS,
         "a norm in front of each branch, no other",
     ),
     (
@@ -60,4 +60,11 @@ LAYERSCALE = Recipe(
     _plan,
     tier=2,
     judgement="depth counts the blocks of all streams; class attention is not told apart",
+    unconfirmed=(
+        (
+            _STARTS,
+            "0.1 and the depths are those of another's implementation; the authors' models have 24 "
+            "blocks and more",
+        ),
+    ),
 )

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.losses import slopes_of
 from depthgauge.recipes.rules import Count, Plan, Recipe
 from depthgauge.recipes.searched import (
     Loss,
     Reached,
     Round,
-    differentiable,
     searched,
     settled,
     sized,
@@ -42,11 +42,8 @@ _SHARE: Final = 0.05
 
 def gradient_quotient(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """The quotient, on the graph of the loss: 0 where the gradient does not change along itself.
-    Raises NetworkError where the gradient cannot be differentiated."""
-    g = torch.autograd.grad(
-        loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True
-    )
-    differentiable(g)
+    Raises NetworkError where there is no gradient, or it cannot be differentiated."""
+    g = slopes_of(loss, parameters)
     half = torch.stack([x.square().sum() for x in g]).sum() / 2
     if not half.requires_grad:  # a loss that is linear in all of them
         products: Sequence[Tensor] = [torch.zeros_like(x) for x in g]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
-from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.trace.layout import Layout
 
 __all__ = ["MIX_LN", "post_layers"]

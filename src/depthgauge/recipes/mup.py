@@ -11,6 +11,7 @@ With m = width / base width:
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout, Weight
@@ -27,11 +28,7 @@ LOGITS_MISTAKES = (
 
 def width_of(layout: Layout, title: str) -> int:
     """The one width of all branches. Raises NetworkError without a branch, or of several widths."""
-    if not layout.branches:
-        raise NetworkError(
-            f"no residual branch was found, and {title} counts the width of the stream; give a "
-            f"network with a skip connection"
-        )
+    refuse_plain(layout, title)
     widths = {b.weights[-1].turned[0] for b in layout.branches if b.weights}
     if len(widths) != 1:
         raise NetworkError(

@@ -23,17 +23,8 @@ from depthgauge.equation.nodes import SCALARS
 from depthgauge.equation.scalars import evaluate
 from depthgauge.errors import NetworkError
 from depthgauge.network.activations import gate
-from depthgauge.recipes.rules import (
-    Count,
-    Form,
-    Plan,
-    Recipe,
-    Rule,
-    Target,
-    index_of,
-    reached,
-    scope_of,
-)
+from depthgauge.recipes.branches import index_of, reached, refuse_plain
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = ["ALPHA", "NFNET", "gains"]
@@ -84,11 +75,7 @@ _LAW = "standardised, gamma / sqrt(fan in)"
 
 
 def _refuse(layout: Layout) -> None:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and NF-ResNet is a rule about them; give a network with "
-            "a skip connection"
-        )
+    refuse_plain(layout, "NF-ResNet")
     for branch, after in zip(layout.branches, (*layout.branches[1:], None), strict=True):
         if branch.attends:
             raise NetworkError(

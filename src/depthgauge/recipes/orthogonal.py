@@ -9,11 +9,16 @@ k)``, each group of a convolution its own.
 
 from __future__ import annotations
 
+from typing import Final
+
 from depthgauge.recipes.layers import TORCH, derived_for, of_every_layer
 from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.trace.layout import Layout, Weight
 
 __all__ = ["ORTHOGONAL", "orthogonal"]
+
+
+_NEEDS: Final = "linear layers or tanh; with another gain other activations"
 
 
 def orthogonal(gain: str = "1") -> Recipe:
@@ -45,7 +50,7 @@ def orthogonal(gain: str = "1") -> Recipe:
     return Recipe(
         "orthogonal",
         "orthogonal initialisation",
-        "linear layers or tanh; with another gain other activations",
+        _NEEDS,
         (
             f"every weight: {gain} times a random matrix with orthonormal rows or columns",
             "biases zero",
@@ -59,6 +64,7 @@ def orthogonal(gain: str = "1") -> Recipe:
         ),
         "Saxe, McClelland and Ganguli, arXiv 1312.6120",
         plan,
+        unconfirmed=((_NEEDS, "recalled; the matrices are those of PyTorch's documentation"),),
     )
 
 

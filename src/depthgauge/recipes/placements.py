@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target
-from depthgauge.recipes.stacks import refuse_plain
 from depthgauge.trace.layout import Layout, Weight
 
 __all__ = ["PLACEMENTS", "form_of", "placed"]
@@ -97,6 +97,13 @@ _JUDGEMENT: Final = {
 }
 
 
+_ENDS: Final = "recalled; the paper was not read"
+_UNCONFIRMED: Final = {
+    "prenorm": ((_RULES["prenorm"][1], _ENDS),),
+    "postnorm": ((_RULES["postnorm"][1], _ENDS),),
+}
+
+
 def form_of(name: str, kind: str = "") -> Form:
     """The form of each branch by a placement, with norms of this kind: ``""`` for the kind that is
     there."""
@@ -127,6 +134,7 @@ def placed(name: str, kind: str = "") -> Recipe:
         _REFERENCES[name],
         plan,
         judgement=_JUDGEMENT.get(name, ""),
+        unconfirmed=_UNCONFIRMED.get(name, ()),
     )
 
 

@@ -58,6 +58,10 @@ def _layers(kind: str) -> Form:
     )
 
 
+_WHERE: Final = "over the features of each head, behind the projection; values as they are"
+_RECALLED: Final = "as in Qwen 3 of huggingface/transformers; the paper was not read"
+
+
 def _recipe(name: str, title: str, kind: str, rule: str, reference: str, trap: str) -> Recipe:
     def plan(layout: Layout) -> Plan:
         if not any(branch.attends for branch in layout.branches):
@@ -72,7 +76,7 @@ def _recipe(name: str, title: str, kind: str, rule: str, reference: str, trap: s
         name,
         title,
         "attention",
-        (rule, "over the features of each head, behind the projection; values as they are"),
+        (rule, _WHERE),
         (
             trap,
             "a norm over all heads at once is another rule (OLMo 2 has it)",
@@ -85,9 +89,9 @@ def _recipe(name: str, title: str, kind: str, rule: str, reference: str, trap: s
             "T is the number of keys of the batch, where the paper takes the 97.5th percentile of "
             "the lengths in the data"
             if kind == "l2"
-            else "norms stand behind the projections, before rotary phases, as in Qwen 3; that "
-            "the paper's are the same is not confirmed"
+            else "norms stand behind the projections, before rotary phases, as in Qwen 3"
         ),
+        unconfirmed=() if kind == "l2" else ((rule, _RECALLED), (_WHERE, _RECALLED)),
     )
 
 

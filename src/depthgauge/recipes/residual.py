@@ -13,9 +13,9 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe
-from depthgauge.recipes.stacks import refuse_plain
-from depthgauge.recipes.wrappers import Around, norm_of
+from depthgauge.recipes.wrappers import Around, given_path, norm_of
 from depthgauge.trace.layout import Layout, Normed, Residual, layout
 
 __all__ = ["RESIDUAL", "Beside"]
@@ -33,9 +33,13 @@ _FORM: Final = Form(
 
 def _plan(layout: Layout) -> Plan:
     refuse_plain(layout, "ResiDual")
-    return Plan(
-        forms=tuple(_FORM for _ in layout.branches), counts=tuple(_counts(layout)), final="none"
-    )
+    if projected := [branch.path for branch in layout.branches if branch.projected]:
+        raise NetworkError(
+            f"the skip beside '{projected[0]}' has weights of its own, and ResiDual adds up what "
+            f"all branches give as it is; give a network whose skips carry the state itself"
+        )
+    forms = tuple(_FORM for _ in layout.branches)
+    return Plan(forms=forms, counts=tuple(_counts(layout)), final="none", second=True)
 
 
 def _counts(layout: Layout) -> list[Count]:
@@ -113,34 +117,43 @@ class Beside(Around):
 
 
 def _joined(model: nn.Module, batch: Any) -> str:
-    """The second stream put beside each post-norm one. Raises NetworkError where there are not
-    norms behind all sums that modules of their own are."""
+    """The second stream put beside each post-norm one. Raises NetworkError where not every sum has
+    one norm behind it that is a module of its own."""
     found = layout(model, batch)
     if found.second:
         return "the sum of the branches is there already"
-    names = list(found.streams)
-    norms = {name: _norms(model, found, name) for name in names}
-    bare = [name for name in names if not norms[name]]
-    if bare:
-        raise NetworkError(
-            f"behind the sums of '{bare[0]}' there are not as many norms that are modules of their "
-            f"own, and only such can be told to keep what was added; write the norms behind the "
-            f"sums as modules"
-        )
-    for name in names:
-        _put(model, norms[name])
-    return f"{len(names)} sums of all branches put beside the stream"
+    norms = {name: _norms(model, found, name) for name in found.streams}
+    for row in norms.values():
+        _put(model, row)
+    return f"{len(norms)} sums of all branches put beside the stream"
 
 
 def _norms(model: nn.Module, found: Layout, stream: str) -> list[Normed]:
-    """The norm behind each sum of the stream in order; none where one is no module of its own, or
-    stands behind several."""
-    rows = [_behind(branch) for branch in found.branches if branch.stream == stream]
-    paths = list(dict.fromkeys(norm.path for row in rows for norm in row))
-    leaves = all(path and not any(model.get_submodule(path).children()) for path in paths)
-    if not leaves or not all(len(row) == 1 for row in rows) or len(paths) < 2:
-        return []
-    return [next(row[0] for row in rows if row[0].path == path) for path in paths]
+    """The norm behind each sum of the stream, in order. Raises NetworkError where one cannot be
+    told to keep what was added."""
+    norms: dict[int, Normed] = {}
+    for branch in (branch for branch in found.branches if branch.stream == stream):
+        row, where = _behind(branch), f"the sum after '{given_path(model, branch.path)}'"
+        if len(row) != 1:
+            raise _unkept(f"{len(row) or 'no'} norms stand behind {where}")
+        norms[branch.place] = norm = row[0]
+        if not norm.path or any(model.get_submodule(norm.path).children()):
+            raise _unkept(f"the norm behind {where} is no module of its own")
+        if found.runs[norm.path] > 1:
+            raise _unkept(f"the norm behind {where} runs {found.runs[norm.path]} times in a pass")
+    if len(norms) < 2:
+        raise NetworkError(
+            f"'{given_path(model, stream)}' has one sum alone, beside which there is nothing to "
+            f"keep; give a network of two residual branches or more"
+        )
+    return list(norms.values())
+
+
+def _unkept(what: str) -> NetworkError:
+    return NetworkError(
+        f"{what}, and ResiDual is put into the one norm behind each sum, which keeps what was "
+        f"added there; write it as a module of its own for each sum"
+    )
 
 
 def _behind(branch: Residual) -> list[Normed]:

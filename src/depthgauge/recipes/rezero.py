@@ -7,19 +7,15 @@ No norm. At the first step alpha alone has a gradient.
 
 from __future__ import annotations
 
-from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, reached
+from depthgauge.recipes.branches import reached, refuse_plain
+from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
 __all__ = ["REZERO"]
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and ReZero puts a number in front of each; give a "
-            "network with a skip connection"
-        )
+    refuse_plain(layout, "ReZero")
     form = Form(
         skip="1",
         factor="1",

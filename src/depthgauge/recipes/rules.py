@@ -31,10 +31,8 @@ __all__ = [
     "Recipe",
     "Rule",
     "Target",
-    "index_of",
     "init_of",
     "number_of",
-    "reached",
 ]
 
 
@@ -193,7 +191,8 @@ class Plan:
     have a norm, those that stand in none stay. ``around``: fixed numbers in front of weight layers
     and behind them. ``scales``: weights that the recipe scales, each with its factor, whose biases
     it leaves at PyTorch's size or at zero. ``bare``: why nothing that is the recipe's own shows in
-    this network, if nothing does.
+    this network, if nothing does. ``second``: whether the sum of all branches may be kept beside
+    the stream, and join it at its end.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -212,6 +211,7 @@ class Plan:
     around: tuple[Around, ...] = ()
     scales: tuple[tuple[Weight, float], ...] = ()
     bare: str = ""
+    second: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,9 @@ class Recipe:
     module once the plan is in it, with its batch (initialisers that look at data), returning a line
     of words. ``measured``: what an audit counts on the batch. ``unwritten``: why no equation can
     say it, if none can. ``whole``: its numbers follow from the depth by no formula of the language:
-    those in an equation are for the network's own depth. ``fitted``: the recipe with the numbers
+    those in an equation are for the network's own depth. ``unconfirmed``: lines of ``needs``,
+    ``rule`` and ``traps`` that neither the paper nor the authors' code was seen to say, each with
+    where it is from. ``fitted``: the recipe with the numbers
     that it takes from a batch, what is applied and audited. ``searches``: to measure is to search,
     which is too long for a guess."""
 
@@ -240,7 +242,13 @@ class Recipe:
     unwritten: str = ""
     searches: bool = False
     whole: bool = False
+    unconfirmed: Sequence[tuple[str, str]] = ()
     fitted: Callable[[nn.Module, Any, Layout], Recipe] | None = None
+
+    def marked(self, line: str) -> str:
+        """A line of it, and behind one that was not confirmed where it is from."""
+        why = dict(self.unconfirmed).get(line)
+        return line if why is None else f"{line} (not confirmed: {why})"
 
     def on(self, model: nn.Module, batch: Any, layout: Layout) -> Recipe:
         """The recipe for this batch; ``layout``: the model's."""
@@ -257,23 +265,3 @@ def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, floa
         "l": float(residual.block if residual else 1),
         "n": float(width),
     }
-
-
-def index_of(layout: Layout) -> tuple[str, ...]:
-    """For each branch its place among all, from 1: in ``l`` where every block has as many, which is
-    what an equation has, else as a number, since blocks of a ResNet fold as they repeat."""
-    branches = layout.branches
-    each = len(branches) // max(layout.blocks, 1)
-    even = all(branch.block == k // max(each, 1) + 1 for k, branch in enumerate(branches))
-    if not even:
-        return tuple(str(k) for k in range(1, len(branches) + 1))
-    if each == 1:
-        return tuple("l" for _ in branches)
-    return tuple(f"({each}*(l-1)+{k % each + 1})" for k in range(len(branches)))
-
-
-def reached(layout: Layout) -> tuple[Residual, ...]:
-    """The branches of the stream that ends last. What another stream gives it, an encoder's memory,
-    passes through branches that may be silent, so that its own weights wake later."""
-    last = layout.branches[-1].stream if layout.branches else ""
-    return tuple(branch for branch in layout.branches if branch.stream == last)

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from depthgauge.errors import NetworkError
-from depthgauge.instruments.hessian import converted, duplicate, nodes_of
+from depthgauge.instruments.hessian import converted, duplicate
 from depthgauge.network.chain import twice_differentiable
 from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.batches import tensors
@@ -35,7 +35,6 @@ __all__ = [
     "Round",
     "Settled",
     "Sized",
-    "differentiable",
     "searched",
     "settled",
     "sized",
@@ -130,16 +129,6 @@ def sized(
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def differentiable(gradients: Sequence[Tensor]) -> None:
-    """Refuse gradients through a function that is marked as once differentiable, which autograd
-    would leave out without a word. Raises NetworkError."""
-    if any(node.name() == "torch::autograd::Error" for node in nodes_of(gradients)):
-        raise NetworkError(
-            "a function in the network is marked as once differentiable, and a search in sizes "
-            "needs derivatives of the gradient; write its backward in differentiable functions"
-        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,26 @@ from depthgauge.recipes.rules import Count, Form, Plan
 from depthgauge.trace.bends import Bend
 from depthgauge.trace.layout import Layout, Weight
 
-__all__ = ["Asked", "Condition", "curve_of", "parts_of", "shaped"]
+__all__ = [
+    "SHAPED_JUDGEMENT",
+    "SHAPED_RULES",
+    "Asked",
+    "Condition",
+    "curve_of",
+    "parts_of",
+    "shaped",
+]
+
+#: What DKS and TAT say alike, of weights and sums, and what is our judgement in both.
+SHAPED_RULES: Final = (
+    "every weight orthogonal times max(sqrt(out/in), 1), a kernel at its centre alone; biases zero",
+    "each sum divided by the root of the sum of its weights' squares; norms out",
+)
+SHAPED_JUDGEMENT: Final = (
+    "of several solutions the one with the smallest input shift, as the authors' figures have; an "
+    "audit holds the maps, not the constants; the sums' ratios stay as they are; an average over "
+    "places (pooling) is passed by"
+)
 
 Parts = Sequence[int | Joint]
 

@@ -8,20 +8,16 @@ one learned number a branch does as much.
 
 from __future__ import annotations
 
-from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import reached, refuse_plain
 from depthgauge.recipes.he import he_rule
-from depthgauge.recipes.rules import Count, Form, Plan, Recipe, reached
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
 __all__ = ["SKIPINIT"]
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and SkipInit puts a number in front of each; give a "
-            "network with a skip connection"
-        )
+    refuse_plain(layout, "SkipInit")
     form = Form(
         skip="1",
         factor="1",

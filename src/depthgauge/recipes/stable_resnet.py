@@ -8,19 +8,15 @@ squared, the sum diverges. The uniform rule is inv-sqrtL.
 
 from __future__ import annotations
 
-from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Count, Form, Plan, Recipe, index_of
+from depthgauge.recipes.branches import index_of, refuse_plain
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe
 from depthgauge.trace.layout import Layout
 
 __all__ = ["STABLE_RESNET"]
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and Stable ResNet scales the l-th of them; give a "
-            "network with a skip connection"
-        )
+    refuse_plain(layout, "Stable ResNet")
     stage, forms = 0, []
     for branch, l in zip(layout.branches, index_of(layout), strict=True):
         stage = 1 if branch.projected else stage + 1

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.init import rms_of
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Target, init_of
 from depthgauge.trace.layout import Layout, Residual, Weight
 
-__all__ = ["Stack", "embeddings", "factors", "refuse_plain", "stacks", "width_of"]
+__all__ = ["Stack", "embeddings", "factors", "stacks", "width_of"]
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,6 @@ class Stack:
     def crosses(self, branch: Residual) -> bool:
         """Whether the branch attends to the encoder: the second of a decoder's layer."""
         return self.role == "decoder" and self.branches.index(branch) % 3 == 1
-
-
-def refuse_plain(layout: Layout, title: str) -> None:
-    """Raise for a network without a residual branch."""
-    if not layout.branches:
-        raise NetworkError(
-            f"no residual branch was found, and {title} is a rule about them; give a network with "
-            f"a skip connection, or look at what 'depthgauge measure' finds in it"
-        )
 
 
 def stacks(layout: Layout, title: str) -> tuple[Stack, ...]:

@@ -25,7 +25,15 @@ from depthgauge.recipes.kernel_maps import (
     maximal,
 )
 from depthgauge.recipes.rules import Plan, Recipe
-from depthgauge.recipes.shaping import CLOSE, Asked, Condition, parts_of, shaped
+from depthgauge.recipes.shaping import (
+    CLOSE,
+    SHAPED_JUDGEMENT,
+    SHAPED_RULES,
+    Asked,
+    Condition,
+    parts_of,
+    shaped,
+)
 from depthgauge.trace.layout import Layout
 
 __all__ = ["TAT", "tat"]
@@ -76,9 +84,7 @@ def tat(eta: float = 0.9, tau: float = 0.3) -> Recipe:
             "a smooth activation becomes gamma (phi(alpha x + beta) + delta) with Q(1) = Q'(1) = "
             f"C'(1) = 1 and a curvature C''(1) with which the network's is {tau:g}, {tau:g}/L in a "
             "plain one of L activations",
-            "every weight orthogonal times max(sqrt(out/in), 1), a kernel at its centre alone; "
-            "biases zero",
-            "each sum divided by the root of the sum of its weights' squares; norms out",
+            *SHAPED_RULES,
         ),
         (
             "the constants are those of one depth: a deeper network has a slope nearer to 1",
@@ -91,9 +97,7 @@ def tat(eta: float = 0.9, tau: float = 0.3) -> Recipe:
         "Zhang, Botev and Martens, ICLR 2022; google-deepmind/dks",
         plan,
         tier=3,
-        judgement="of several solutions the one with the smallest input shift, as the authors' "
-        "figures have; an audit holds the maps, not the constants; the sums' ratios stay as they "
-        "are; an average over places (pooling) is passed by",
+        judgement=SHAPED_JUDGEMENT,
         whole=True,
     )
 

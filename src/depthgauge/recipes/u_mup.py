@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import index_of
 from depthgauge.recipes.completep import vectors_of
-from depthgauge.recipes.rules import Group, Plan, Recipe, index_of
+from depthgauge.recipes.rules import Group, Plan, Recipe
 from depthgauge.recipes.unit_scaling import unit_plan
 from depthgauge.trace.layout import Layout, Weight
 

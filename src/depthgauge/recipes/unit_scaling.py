@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.nfnet import gains
 from depthgauge.recipes.rules import Around, Form, Plan, Recipe, Rule, Target, scope_of
@@ -31,17 +32,14 @@ Weighed = Callable[[int], Sequence[tuple[str, str, str]]]
 
 def _refuse(layout: Layout, title: str) -> None:
     """Raises NetworkError for what the rule has no number for."""
-    if not layout.branches:
-        raise NetworkError(
-            f"no residual branch was found, and {title} weighs branches against their skips; give "
-            f"a network with a skip connection"
-        )
+    refuse_plain(layout, title)
     for branch in layout.branches:
         if branch.attends:
             raise NetworkError(
-                f"the branch '{branch.path}' has attention, whose output shrinks with the number "
-                f"of tokens, which {title} here has no number for; give linear layers and "
-                f"convolutions"
+                f"the branch '{branch.path}' has attention, and no fixed number keeps the size of "
+                f"what {title} makes of it: one for T independent tokens, sqrt(T), is right in the "
+                f"first attention alone, which leaves the tokens a part that they share; give "
+                f"linear layers and convolutions"
             )
         if len(branch.weights) != branch.m or not branch.weights:
             raise NetworkError(
@@ -195,7 +193,8 @@ def unit_scaling(tau: float = 1.0) -> Recipe:
         judgement="the constraint to the output's scale everywhere, so that no backward pass has "
         "factors of its own: not 1/sqrt(fan out) for what enters a layer, not 1/sqrt(batch) for "
         "its weight, nor a tau that waits until the branch's input; activations by quadrature, "
-        "where the library has a fit; attention, gates and projected skips are refused",
+        "where the library has a fit; attention, for which no fixed number is right in every "
+        "layer, gates and projected skips are refused",
     )
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Times",
     "Transformed",
     "Weighed",
+    "given_path",
     "norm_of",
 ]
 
@@ -44,6 +45,16 @@ class Around(nn.Module):
             if name == "module" or name.startswith("__"):  # __deepcopy__ would copy that one
                 raise
             return getattr(super().__getattr__("module"), name)
+
+
+def given_path(model: nn.Module, path: str) -> str:
+    """The path that a module of the changed model had before others were put around it."""
+    module, kept = model, list[str]()
+    for name in path.split(".") if path else ():
+        inside = isinstance(module, Around) and name == "module"
+        module = module.get_submodule(name)
+        kept += [] if inside else [name]
+    return ".".join(kept)
 
 
 class Times(nn.Module):

@@ -10,6 +10,8 @@ gradient, through units that are odd and have slope 1 at 0. Uniform: within
 
 from __future__ import annotations
 
+from typing import Final
+
 from depthgauge.recipes.layers import TORCH, derived_for, of_every_layer
 from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.trace.layout import Layout, Weight
@@ -54,10 +56,12 @@ def _plan(layout: Layout) -> Plan:
     return of_every_layer(layout, layout.layers, _init, law, _mistakes, doubt=doubt)
 
 
+_NEEDS: Final = "odd activations of slope 1 at 0 (tanh, softsign), or none"
+
 XAVIER = Recipe(
     "xavier",
     "Xavier (Glorot) initialisation",
-    "odd activations of slope 1 at 0 (tanh, softsign), or none",
+    _NEEDS,
     (
         "every weight: normal of standard deviation sqrt(2 / (fan in + fan out)), or uniform of it",
         "biases zero",
@@ -72,4 +76,5 @@ XAVIER = Recipe(
     "Glorot and Bengio, AISTATS 2010",
     _plan,
     judgement="a head that shares its weight with an embedding keeps the embedding's",
+    unconfirmed=((_NEEDS, "recalled; the formula is that of PyTorch's documentation"),),
 )

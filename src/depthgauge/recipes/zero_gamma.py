@@ -8,18 +8,15 @@ of the norm that a branch ends with: every block begins as its skip.
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.rules import Form, Plan, Recipe, reached
+from depthgauge.recipes.branches import reached, refuse_plain
+from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.layout import Layout, Residual
 
 __all__ = ["ZERO_GAMMA"]
 
 
 def _plan(layout: Layout) -> Plan:
-    if not layout.branches:
-        raise NetworkError(
-            "no residual branch was found, and the norm that each ends with begins at 0; give a "
-            "network with a skip connection"
-        )
+    refuse_plain(layout, "zero gamma")
     for branch in layout.branches:
         _ends_with_norm(branch)
     form = Form(

@@ -25,9 +25,10 @@ from depthgauge.jsonable import jsonable
 from depthgauge.measurement import SHARED_PRODUCT, Progress, measure
 from depthgauge.network.spec import Network
 from depthgauge.network.threads import passes
-from depthgauge.recipes.apply import apply, rewritten
-from depthgauge.recipes.audit import held
+from depthgauge.recipes.apply import apply
+from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import Group, Recipe
 from depthgauge.study.functional_step import functional_step
 from depthgauge.study.scaling import Exponent, exponent

@@ -56,9 +56,10 @@ def weighed(
     return Weighed(number, tuple(learned), i)
 
 
-def after_sum(roles: Roles, end: int, total: int) -> float:
+def after_sum(roles: Roles, end: int, total: int, outside: bool = False) -> float:
     """The fixed number between the sum ``total`` and what the stream passes on; what comes after a
-    norm or an activation does not scale the sum."""
+    norm or an activation does not scale the sum. ``outside``: without what the module of the sum
+    multiplies by itself, unless that module holds the layers that read the product too."""
     number, i = 1.0, end
     while i != total:
         below = _below(roles, i)
@@ -68,9 +69,30 @@ def after_sum(roles: Roles, end: int, total: int) -> float:
         if roles.norm_of(i) is not None or roles.bends(i):
             number = 1.0
         elif value.kind == "product" and not _is_learned(roles, value, below):
-            number *= fixed(value)
+            inside = outside and _closed(roles, i, roles.values[total].call)
+            number *= 1.0 if inside else fixed(value)
         i = below
     return number
+
+
+def _closed(roles: Roles, i: int, call: int) -> bool:
+    """Whether value ``i`` is made in this call, and no layer that reads it runs in it."""
+    values, calls = roles.values, roles.graph.calls
+    if values[i].call != call:
+        return False
+    todo, seen = list(roles.graph.consumers[i]), set[int]()
+    while todo:
+        j = todo.pop()
+        if roles.layers(j):
+            at = values[j].call
+            while at > call:
+                at = calls[at].parent
+            if at == call:
+                return False
+        elif j not in seen:
+            seen.add(j)
+            todo += roles.graph.consumers[j]
+    return True
 
 
 def entering(roles: Roles, layer: int, begin: int) -> float:

@@ -42,7 +42,7 @@ from depthgauge.trace.heads import (
     projections,
 )
 from depthgauge.trace.logits import around, logits, outlet
-from depthgauge.trace.norms import by_length, spelled_kind
+from depthgauge.trace.norms import by_length, spelled_axis, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import run
@@ -180,7 +180,8 @@ class End:
 class Residual:
     """One residual branch.
 
-    ``block``: its place among the blocks of its stream, from 1. ``m`` weight layers in series
+    ``block``: its place among the blocks of its stream, from 1; ``place``: that of its sum among
+    the sums of its stream, from 0, which parallel branches share. ``m`` weight layers in series
     (attention has four), its weights in forward order, where it has norms and which, the modules of
     its activations (the branch's own where one is called as a function), in front of how many of
     them a learned number is added, and how many learned numbers multiply it. ``skip`` and
@@ -188,21 +189,23 @@ class Residual:
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else
     multiplies the branch; ``carried``: the same of the skip, ``carriers`` the parameters. ``sum``:
     the path of the module that returns the sum, ``""`` where none does; ``within``: of the one that
-    it is made in. ``inlet``: the fixed number between the state (of a transition the sum before
-    it), or the norm in front, and the first weight layers, also those of a skip that has its own
-    (NaN where they differ). ``across``: the weights of such a skip. ``bent``: the stream passes an
-    activation after the sum. ``leaks``: the learned number in front of the branch is added to an
-    identity skip as well. ``dropout``: its probability behind the last weight layer, also where it
-    is switched off. ``logits``: the fixed number that products of queries and keys are
-    multiplied by (NaN without attention, or where it is not read), ``head`` the features of a head,
-    ``queries`` the module that makes queries and nothing else, ``""`` where none does, ``keys`` how
-    many each query is held against, ``temperatures`` the learned numbers that multiply those
-    products too; ``scored``: of each norm between the projections and the products of attention
-    the role of what it norms (query, key or value), its kind (``l2`` that by the length), and over
-    how many numbers.
+    it is made in. ``inlet``: the fixed number between the state (of a transition what the stream
+    passes on to identity skips), or the norm in front, and the first weight layers, also those of a
+    skip that has its own (NaN where they differ). ``across``: the weights of such a skip.
+    ``bent``: the stream passes an activation after the sum. ``leaks``: the learned number in front
+    of the branch is added to an identity skip as well. ``dropout``: its probability behind the last
+    weight layer, also where it is switched off. ``logits``: the fixed number that products of
+    queries and keys are multiplied by (NaN without attention, or where it is not read), ``head``
+    the features of a head, ``queries`` the module that makes queries and nothing else, ``""`` where
+    none does, ``keys`` how many each query is held against, ``temperatures`` the learned numbers
+    that multiply those products too; ``scored``: of each norm between the projections and the
+    products of attention the role of what it norms (query, key or value), its kind (``l2`` that by
+    the length), and over how many numbers.
     ``numbers``: the path of each learned number that its values are added to (``"sum"``) or
     multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
-    ``factor`` that multiplies the sum itself, on the way to what the stream passes on.
+    ``factor`` that multiplies the sum itself, on the way to what the stream passes on; ``outside``:
+    the part of that which the module of the sum does not multiply by itself, behind the last sum
+    perhaps the head's.
     """
 
     stream: str
@@ -235,6 +238,8 @@ class Residual:
     temperatures: tuple[str, ...] = ()
     scored: tuple[tuple[str, str, int], ...] = ()
     behind: float = 1.0
+    outside: float = 1.0
+    place: int = 0
 
     @property
     def projected(self) -> bool:
@@ -259,8 +264,8 @@ class Layout:
     were met, each once, the modules of norms whose result nothing reads, all norms, what follows
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
     counted, the paths of all parameters, the fixed number around each head, the activations one by
-    one, the tables whose rows attention averages beside its values (of relations), and the second
-    streams beside post-norm ones."""
+    one, the tables whose rows attention averages beside its values (of relations), the second
+    streams beside post-norm ones, and how often each module ran, by its path."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -280,6 +285,7 @@ class Layout:
     bends: Bends = field(default_factory=Bends)
     averaged: tuple[str, ...] = ()
     second: tuple[Second, ...] = ()
+    runs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def L(self) -> int:
@@ -361,7 +367,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
                 row = _Row(analysis, readings, parts, sorted(inside), tables, scored)
                 if math.isnan(form.factor) or math.isnan(form.skip):
                     form = _seen(analysis, parameters, link, branch, form)
-                found.append(row.residual(track.stream.name, place, branch, link, form))
+                made = row.residual(track.stream.name, place, branch, link, form)
+                found.append(replace(made, place=k))
     within = {weight.path for branch in found for weight in branch.weights}
     every = _Row(analysis, readings, parts, sorted(graph.live), tables, scored).weights()
     heads = tuple(weight for weight in every if weight.last and weight.path not in within)
@@ -404,6 +411,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         bends=bends_of(analysis, readings),
         averaged=averaged(roles),
         second=analysis.second,
+        runs=Counter(call.path for call in graph.calls),
     )
 
 
@@ -606,6 +614,7 @@ class _Row:
             temperatures=scored.learned,
             scored=self._scored(),
             behind=after_sum(roles, link.after, link.merge.value),
+            outside=after_sum(roles, link.after, link.merge.value, outside=True),
         )
 
     def _scored(self) -> tuple[tuple[str, str, int], ...]:
@@ -854,7 +863,7 @@ def _normed(analysis: Analysis, i: int, at: str, form: _Form) -> Normed:
     gain = learned[0].path if learned else _affine_after(graph, i, "gain")
     offset = learned[1].path if len(learned) > 1 else _affine_after(graph, i, "bias")
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
-    axis = 1 - len(value.shape) if second else -1
+    axis = 1 - len(value.shape) if second else spelled_axis(analysis.roles, i)
     width = value.shape[axis] if value.shape else 1
     if kind == "scalenorm" and not gain:  # multiplied before it divides
         gain = next((path for j in value.inputs for path in _numbers(analysis, j)), "")

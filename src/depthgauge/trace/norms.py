@@ -34,7 +34,7 @@ from depthgauge.trace.statistic import (
     statistic,
 )
 
-__all__ = ["by_length", "gained", "norm", "scalenorm", "shifted", "spelled_kind"]
+__all__ = ["by_length", "gained", "norm", "scalenorm", "shifted", "spelled_axis", "spelled_kind"]
 
 #: The names of a state's axes, by how many there are.
 _AXES: Final[Mapping[int, tuple[str, ...]]] = {
@@ -211,9 +211,29 @@ def spelled_kind(roles: Roles, i: int) -> str:
     of = roles.values[s.of]
     size = len(of.shape)
     below = roles.values[of.inputs[0]].shape if of.kind == "shape" and of.inputs else of.shape
-    if s.axes == (size - 1,) and 1 < size <= len(below):  # no groups were folded out
+    last = s.axes == (size - 1,) and 1 < size <= len(below)  # no groups were folded out
+    if last or _of_images(s, size):
         return "layernorm"
     return "batchnorm" if len(s.axes) == size - 1 and 0 in s.axes else ""
+
+
+def spelled_axis(roles: Roles, i: int) -> int:
+    """Where a norm that is written out has its channels, counted from the right: the axis that it
+    is over in images with channels second, the one that is left of a norm over all others, else
+    the last."""
+    s, _ = _divisor(Values(roles), roles.values[i])
+    if s is None:
+        return -1
+    size = len(roles.values[s.of].shape)
+    if _of_images(s, size):
+        return -3
+    others = [a for a in range(size) if a not in s.axes]
+    return others[0] - size if 0 in s.axes and len(others) == 1 else -1
+
+
+def _of_images(s: Statistic, size: int) -> bool:
+    """Whether a statistic is over the channels of images, (batch, channels, height, width)."""
+    return s.axes == (1,) and size == 4
 
 
 def by_length(roles: Roles, i: int) -> tuple[int, ...]:

@@ -143,7 +143,7 @@ class _Chains:
         roles = self.roles
         if roles.norm_of(norm) is None:
             return None
-        base = _base(roles, norm)
+        base, _ = _bare(roles, _base(roles, norm))  # the sum itself, seen otherwise by the norm
         terms, _ = _terms(roles, base)
         skip = min(terms, default=-1)  # what is added was computed from it
         added = tuple(sorted(set(terms) - {skip}))
@@ -189,7 +189,7 @@ def _signs(value: Value) -> list[tuple[int, float]]:
 
 def _bare(roles: Roles, i: int) -> tuple[int, float]:
     """Value ``i`` without what only moves it or multiplies it by a fixed number, and that number;
-    a norm without its gain."""
+    a norm without its gain and its offset."""
     number = 1.0
     while roles.norm_of(i) is None:
         value = roles.values[i]
@@ -202,11 +202,11 @@ def _bare(roles: Roles, i: int) -> tuple[int, float]:
 
 
 def _affine(roles: Roles, i: int) -> int:
-    """The norm that value ``i`` is, but for its gain; else ``i``."""
+    """The norm that value ``i`` is, but for its gain and its offset; else ``i``."""
     at = i
     while roles.norm_of(at) is None:
         moving = roles.moving(roles.values[at].inputs)
-        if roles.values[at].kind not in ("product", "shape") or len(moving) != 1:
+        if roles.values[at].kind not in ("product", "sum", "shape") or len(moving) != 1:
             return i
         at = moving[0]
     return at

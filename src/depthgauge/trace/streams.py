@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from depthgauge.equation.branches import common, ordered
 from depthgauge.trace.graph import common_path
@@ -102,8 +103,9 @@ def streams(roles: Roles, merges: Sequence[Merge], aside: Collection[int] = ()) 
     stops = {merge.value for merge in outer}
     for source, row in rows:
         places = {merge.value: k for k, merge in enumerate(row)}
+        carried = _carried(roles, row)
         links = [
-            _link(roles, row, k, places, inside[row[k].value], stops, aside)
+            _link(roles, row, k, places, inside[row[k].value], stops, aside, carried)
             for k in range(len(row))
         ]
         links[-1] = _closed(links)
@@ -340,17 +342,18 @@ def _link(
     nested: Sequence[Merge],
     stops: Collection[int],
     aside: Collection[int],
+    carried: Sequence[str],
 ) -> Link:
     """The merge at ``place`` in its stream's ``row``, where a merge's value is at ``places``.
     ``nested`` stand in its branches; ``stops`` are all outermost merges; ``aside`` as in
-    ``streams``."""
+    ``streams``, ``carried`` as in ``_carried``."""
     merge = row[place]
     last = max((k for i in chain(roles, merge.root) if (k := places.get(i, place)) < place),
                default=None)  # fmt: skip
     start = merge.root
     if merge.kind == "projected" and last is not None:
-        start = row[last].value
-    after, normed, trimmed = _passed_on(roles, row, place, aside)
+        start = _shared(roles, row[last], merge.root, carried)[0]
+    after, normed, trimmed = _passed_on(roles, row, place, aside, carried)
     paths = []
     for k, terms in enumerate(merge.branches):
         begin = merge.start(k) if merge.starts and merge.starts[k] != merge.root else start
@@ -376,7 +379,11 @@ def _link(
 
 
 def _passed_on(
-    roles: Roles, row: Sequence[Merge], place: int, aside: Collection[int]
+    roles: Roles,
+    row: Sequence[Merge],
+    place: int,
+    aside: Collection[int],
+    carried: Sequence[str],
 ) -> tuple[int, bool, int]:
     """What the next merge takes its skip from, whether a norm stands on the way there, and the
     value before that norm."""
@@ -386,10 +393,48 @@ def _passed_on(
         back = chain(roles, other.root)
         if merge.value in back:
             if other.kind == "projected" and _norms(roles, other.root, merge):
-                return merge.value, False, merge.value  # read by branch and projection alike
+                after, normed = _shared(roles, merge, other.root, carried)
+                return after, normed, after  # behind it read by branch and projection alike
             normed = back[merge.value] == "normed" or _norms(roles, other.root, merge)
             return other.root, normed, other.root
     return _last(roles, merge, aside) if merge is row[-1] else (merge.value, False, merge.value)
+
+
+def _carried(roles: Roles, row: Sequence[Merge]) -> list[str]:
+    """The kinds of norms and fixed numbers that stand on the stream behind a sum, where an identity
+    skip takes it on: of the sum that has most. Asked for projections alone."""
+    if not any(merge.kind == "projected" for merge in row):
+        return []
+    rows = (_between(roles, b.root, a) for a, b in pairwise(row) if b.kind != "projected")
+    return [kind for _, kind in max(rows, key=len, default=[])]
+
+
+def _shared(roles: Roles, merge: Merge, root: int, carried: Sequence[str]) -> tuple[int, bool]:
+    """What the stream passes on from a merge to the branch and the projection that both begin at
+    ``root``, and whether it is normed: it has as many norms and fixed numbers behind the sum as
+    elsewhere; what follows is the next block's own."""
+    at, normed = merge.value, False
+    for (i, kind), other in zip(_between(roles, root, merge), carried, strict=False):
+        if kind != other:
+            break
+        at, normed = i, normed or kind == "normed"
+    return at, normed
+
+
+def _between(roles: Roles, i: int, merge: Merge) -> list[tuple[int, str]]:
+    """The norms and fixed numbers on the weight-free path from a merge to value ``i``, each with
+    its kind, up to an activation; none where there is no such path."""
+    found: list[tuple[int, str]] = []
+    while i != merge.value:
+        steps = roles.back(i)
+        if len(steps) != 1:
+            return []
+        if steps[0].kind == "mixed":
+            found = []
+        elif steps[0].kind != "identity":
+            found.append((i, steps[0].kind))
+        i = steps[0].value
+    return found[::-1]
 
 
 def _factor_after(roles: Roles, sum_: int, after: int) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from depthgauge.errors import DepthgaugeError, NetworkError
-from depthgauge.recipes.apply import rewritten
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.record.parts import State
 from depthgauge.study.ablation import Ablation, Varied
 from depthgauge.study.builders import stacked

@@ -1,0 +1,42 @@
+"""A module held to a plan by what its weights and its equations say, without another pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from depthgauge.recipes.ends_held import final_finding, outlet_finding
+from depthgauge.recipes.finding import Finding, counted_finding
+from depthgauge.recipes.forms_held import form_findings
+from depthgauge.recipes.inside import counted, effective, headed, scaled_biases
+from depthgauge.recipes.rules import Count, Plan
+from depthgauge.recipes.weights_held import rule_finding
+from depthgauge.trace.layout import Layout
+
+__all__ = ["held"]
+
+
+def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
+    """What the weights and the equations of a model say, without another pass."""
+    found, parameters = headed(found, plan), dict(model.named_parameters())
+    weights = effective(model, parameters)
+    for rule in plan.rules:
+        if rule.targets:
+            yield rule_finding(rule, weights)
+    yield from form_findings(found, plan.forms, parameters, once=plan.everywhere is None)
+    if plan.biased:
+        bare = [weight for weight in plan.biased if not weight.bias]
+        why = f"'{bare[0].path}' has none" if bare else ""
+        have = len(plan.biased) - len(bare)
+        yield counted_finding(Count("weight layers with a bias", have, len(plan.biased), why))
+    if plan.everywhere is not None:
+        others = [norm for norm in found.every if norm.kind != plan.everywhere]
+        why = f"{plan.everywhere} takes their place"
+        yield counted_finding(Count("norms of another kind", len(others), 0, why))
+    if plan.outlet is not None and found.heads:
+        yield outlet_finding(found, plan.outlet)
+    if plan.final is not None and found.ends:
+        yield final_finding(found, plan)
+    for count in (*counted(found, plan), *scaled_biases(parameters, plan.scales), *plan.counts):
+        yield counted_finding(count)

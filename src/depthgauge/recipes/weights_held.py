@@ -1,0 +1,227 @@
+"""Weights held to a recipe's initialisers: how large, how shaped, and by which mistake not.
+
+Each weight's root mean square is held to the recipe's,
+
+    | rms / expected - 1 | <= 5 / sqrt(2 n) + 0.02
+
+for n numbers: five standard errors of a normal sample's, and what a uniform or a truncated draw is
+off. The mean of numbers that are drawn is zero, |mean| <= rms (5 / sqrt(n) + 0.02). Of what is not
+drawn number by number, an orthogonal weight or a constant, |rms / expected - 1| is at most 0.002. A
+weight that is to be zero must be exactly zero, one that is to be orthogonal must have equal
+singular values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from depthgauge.network.init import options_of, rms_of
+from depthgauge.recipes.finding import Finding
+from depthgauge.recipes.rounding import of_mean, rounding
+from depthgauge.recipes.rules import Rule, Target, init_of
+
+__all__ = ["EXACT", "is_constant", "rule_finding"]
+
+#: Whose root mean square no chance enters, and how far it may lie from the recipe's (bfloat16).
+EXACT: Final = ("constant", "orthogonal", "delta_orthogonal", "identity")
+_ROUNDED: Final = 2e-3
+#: Whose mean is not that of numbers drawn one by one.
+_UNDRAWN: Final = ("zeros", "standardised", *EXACT)
+#: How far a learned number may lie from the recipe's.
+_CLOSE: Final = 1e-3
+
+
+def _rms(tensor: Tensor) -> float:
+    wide = tensor.detach().double()
+    return float(torch.linalg.vector_norm(wide)) / math.sqrt(max(tensor.numel(), 1))
+
+
+def _near(rms: float, expected: float, numbers: int) -> bool:
+    if expected == 0:
+        return rms == 0
+    return abs(rms / expected - 1) <= 5 / math.sqrt(2 * numbers) + 0.02
+
+
+def is_constant(tensor: Tensor, value: float) -> bool:
+    """Whether all its numbers are this one, as its format can hold it."""
+    close = (_CLOSE + rounding(tensor.dtype)) * abs(value)
+    return bool(((tensor.detach().double() - value).abs() <= close).all())
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A target, what of its parameter is meant, and the root mean square of that."""
+
+    target: Target
+    tensor: Tensor
+    rms: float
+
+    @property
+    def expected(self) -> float:
+        return self.of(self.target.init)
+
+    def of(self, init: str) -> float:
+        return rms_of(init_of(init), self.target.weight.group, self.target.scope)
+
+    def follows(self, init: str) -> bool:
+        if not self.target.sized and init == self.target.init:
+            return True
+        if init_of(init).kind == "constant":  # of few numbers a size would say too little
+            return is_constant(self.tensor, self.constant(init))
+        if init_of(init).kind in EXACT:
+            return math.isclose(self.rms, self.of(init), rel_tol=_ROUNDED)
+        # The size of standardised rows is no sample's.
+        exact = init_of(init).kind == "standardised"
+        return _near(self.rms, self.of(init), 10**12 if exact else self.tensor.numel())
+
+    @property
+    def farthest(self) -> float:
+        """The number that lies farthest from a constant."""
+        flat = self.tensor.detach().double().flatten()
+        return float(flat[(flat - self.constant(self.target.init)).abs().argmax()])
+
+    def constant(self, init: str) -> float:
+        return float(options_of(init_of(init), self.target.scope)["value"])
+
+    @property
+    def shaped(self) -> str:
+        """``""``, or what is wrong with a weight of the right size."""
+        kind = init_of(self.target.init).kind
+        flat = self.tensor.detach().double()
+        if kind == "delta_orthogonal":
+            middle = flat
+            for side in flat.shape[:1:-1]:
+                middle = middle[..., side // 2]
+            if float(flat.square().sum()) > float(middle.square().sum()) * (1 + 1e-6):
+                return "numbers outside the kernel's centre"
+            flat = middle
+        if kind in ("orthogonal", "delta_orthogonal"):
+            parts = flat.reshape(self.target.weight.groups, self.target.weight.group[0], -1)
+            tall = parts.mT if parts.shape[1] < parts.shape[2] else parts
+            values = torch.linalg.eigvalsh(tall.mT @ tall).clamp(min=0).sqrt()
+            if float(values.min()) < 0.99 * float(values.max()):
+                low, high = float(values.min()), float(values.max())
+                return f"singular values from {low:.3g} to {high:.3g}, expected equal ones"
+        if kind == "standardised":
+            row = flat.reshape(flat.shape[0], -1)
+            sizes = row.square().mean(1).sqrt()
+            off = of_mean(self.tensor.dtype, row.shape[1])
+            if float((row.mean(1).abs() / sizes).max()) > 1e-3 + off:
+                return "rows whose mean is not taken off, expected standardised ones"
+            if float(sizes.min()) < (0.99 - 2 * off) * float(sizes.max()):
+                return "rows of different sizes, expected standardised ones"
+        chance = 5 / math.sqrt(max(flat.numel(), 1)) + 0.02
+        if kind not in _UNDRAWN and abs(float(flat.mean())) > self.rms * chance:
+            return "numbers whose mean is not zero"
+        return ""
+
+
+def rule_finding(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
+    """How many tensors of a group follow its law; of the others the mistake that explains them."""
+    seen = []
+    for target in rule.targets:
+        tensor = target.weight.part(parameters[target.weight.path])
+        seen.append(_Seen(target, tensor, _rms(tensor)))
+    if broken := [s for s in seen if not math.isfinite(s.rms)]:
+        path = broken[0].target.weight.path
+        said = f"{len(broken)} of {len(seen)} {rule.group}: not finite ('{path}')"
+        return Finding(rule.group, len(seen) - len(broken), len(seen), said)
+    wrong = [s for s in seen if not s.follows(s.target.init)]
+    sized = [s for s in seen if s.target.sized]
+    if not wrong and not _together(sized, [s.expected for s in sized]):
+        wrong = sized  # each within its own error, and yet all of them off
+    bent = [(s, why) for s in seen if s not in wrong and (why := s.shaped)]
+    right = len(seen) - len(wrong) - len(bent)
+    if bent and not wrong:
+        first, why = bent[0]
+        said = f"{len(bent)} of {len(seen)} {rule.group}: {why} ('{first.target.weight.path}')"
+        return Finding(rule.group, right, len(seen), said, _ratio(seen))
+    if not wrong:
+        once = sum(
+            s.target.raw != "" and ".parametrizations." not in s.target.weight.path for s in seen
+        )
+        said = f"{rule.group}: {rule.told}"
+        said += (
+            f"; {once} of {len(seen)} at the start alone, no parametrisation keeps it"
+            if once
+            else ""
+        )
+        return Finding(rule.group, right, len(seen), said, _ratio(seen))
+    head = f"{len(wrong)} of {len(seen)} {rule.group}: "
+    path = f" ('{wrong[0].target.weight.path}')"
+    if all(s.expected == 0 for s in wrong):
+        size = "std" if any(s.tensor.numel() > 1 for s in wrong) else "size"
+        largest = max(s.rms for s in wrong)
+        said = f"{head}{size} up to {largest:.4g}, expected zero{path}"
+        return Finding(rule.group, right, len(seen), said)
+    ratio = _ratio(wrong)
+    values = [s.rms for s in wrong]
+    if all(init_of(s.target.init).kind == "constant" for s in wrong):
+        said = f"{head}{wrong[0].farthest:.4g}, expected {rule.told}"
+    elif ratio == 0:
+        said = f"{head}zero, expected {rule.told}"
+    elif len({round(s.expected, 12) for s in wrong}) == 1 and max(values) < 1.2 * min(values):
+        mean = math.fsum(values) / len(values)
+        said = f"{head}std {_four(mean)}, expected {_four(wrong[0].expected)} ({ratio:.2g} times)"
+    else:
+        said = f"{head}std {ratio:.3g} times the expected one ({rule.told})"
+    why = _mistake(wrong)
+    return Finding(rule.group, right, len(seen), said + (f": {why}" if why else path), ratio)
+
+
+def _four(std: float) -> str:
+    """Four decimals, or four digits of what is too small for them."""
+    return f"{std:.4f}" if std >= 0.001 else f"{std:.4g}"
+
+
+def _ratio(seen: Sequence[_Seen]) -> float:
+    """Geometric mean of measured over expected; 0 if any is zero, NaN if no size is expected."""
+    ratios = [s.rms / s.expected for s in seen if s.expected > 0 and s.target.sized]
+    if not ratios:
+        return math.nan
+    if min(ratios) == 0:
+        return 0.0
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+
+
+def _mistake(wrong: Sequence[_Seen]) -> str:
+    """The words of the mistake that makes every one of these tensors what it is; of several the
+    one that comes closest, the first of equals, and a second that chance does not tell from it: one
+    that comes as close but for two standard errors."""
+    tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
+    found: list[tuple[float, str]] = []
+    for words in tables[0] if tables else ():
+        if not all(words in table for table in tables):
+            continue
+        inits = [table[words] for table in tables]
+        expected = [s.of(init) for s, init in zip(wrong, inits, strict=True)]
+        each = all(s.follows(init) for s, init in zip(wrong, inits, strict=True))
+        if each and _together(wrong, expected):
+            found.append((round(abs(math.log(_pooled(wrong, expected)[0])), 9), words))
+    found.sort(key=lambda row: row[0])
+    chance = 2 / math.sqrt(2 * max(sum(s.tensor.numel() for s in wrong), 1))
+    close = [words for off, words in found if off <= found[0][0] + chance]
+    return ", or ".join(close[:2])
+
+
+def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
+    """Whether the weights, as one sample of all their numbers, are of the size expected."""
+    ratio, numbers = _pooled(seen, expected)
+    return not numbers or _near(ratio, 1.0, numbers)
+
+
+def _pooled(seen: Sequence[_Seen], expected: Sequence[float]) -> tuple[float, int]:
+    """Root mean square of all numbers over what is expected of them, where that is not zero, and
+    how many they are; 1 of none."""
+    known = [(s, e) for s, e in zip(seen, expected, strict=True) if e > 0]
+    numbers = sum(s.tensor.numel() for s, _ in known)
+    if not numbers:
+        return 1.0, 0
+    mean = math.fsum(s.tensor.numel() * (s.rms / e) ** 2 for s, e in known) / numbers
+    return math.sqrt(mean), numbers
