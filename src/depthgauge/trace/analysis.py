@@ -18,13 +18,14 @@ from depthgauge.equation.nodes import Block
 from depthgauge.equation.text import to_text
 from depthgauge.trace.blocks import bare, folded, unmarked
 from depthgauge.trace.graph import Graph, common_path
+from depthgauge.trace.links import Link
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
 from depthgauge.trace.paths import merges_between, states
 from depthgauge.trace.reading import Equation, Reader
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.roles import Roles
 from depthgauge.trace.second import Second, second_streams
-from depthgauge.trace.streams import Link, Stream, streams
+from depthgauge.trace.streams import Stream, streams
 
 __all__ = ["Analysis", "Step", "Track", "analyse"]
 

@@ -41,13 +41,14 @@ from depthgauge.trace.heads import (
     normed_operands,
     projections,
 )
+from depthgauge.trace.links import Branch, Link
 from depthgauge.trace.logits import around, logits, outlet
+from depthgauge.trace.nesting import region
 from depthgauge.trace.norms import by_length, spelled_axis, spelled_kind
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import run
 from depthgauge.trace.second import Second
-from depthgauge.trace.streams import Branch, Link, region
 
 __all__ = ["End", "Layout", "Normed", "Residual", "Weight", "layout", "rows_of"]
 

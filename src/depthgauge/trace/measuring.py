@@ -30,10 +30,10 @@ from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.batches import examples, tensors
 from depthgauge.trace.forward import quiet
 from depthgauge.trace.inventory import Inventory
+from depthgauge.trace.links import Branch, Link
 from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import Pass, run
-from depthgauge.trace.streams import Branch, Link
 from depthgauge.trace.subjects import Given, subjects
 
 __all__ = ["followed", "measure_module"]
