@@ -582,7 +582,7 @@ def test_a_budget_gives_the_ratio_or_none(
         subject = Subject(model, batch, targets, [4], runner(targets, batch))
         with monkeypatch.context() as patched:
             clock = Clock(readings)
-            patched.setattr("depthgauge.instruments.stiffness.time", clock)
+            patched.setattr("depthgauge.instruments.curved.time", clock)
             patched.setattr("depthgauge.instruments.subject.time", clock)
             found = stiffness(subject, effort, steps=steps)
         note = found.notes["stiffness"]
