@@ -4,9 +4,14 @@ import functools
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from depthgauge.study import suites
 from depthgauge.study.claims import SuiteResult
+
+# A slow machine is no failure of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")

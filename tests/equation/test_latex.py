@@ -118,7 +118,7 @@ def test_the_check_of_brackets_can_fail() -> None:
     assert _unbalanced(r"\left(\frac{1}{2}\right)^{2}") == ""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(blocks())
 def test_brackets_close_on_every_block(block: Block) -> None:
     latex = to_latex(block)
@@ -127,7 +127,7 @@ def test_brackets_close_on_every_block(block: Block) -> None:
     assert "--" not in latex.replace(" ", "")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(scalars())
 def test_brackets_close_on_every_scalar(scalar: Scalar) -> None:
     assert _unbalanced(to_latex(scalar)) == ""

@@ -136,7 +136,7 @@ def test_what_a_name_says_is_never_an_element() -> None:
     assert "alert(1)" in said(mathml)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(blocks())
 def test_every_block_is_well_formed(block: Block) -> None:
     mathml = to_mathml(block)
@@ -145,7 +145,7 @@ def test_every_block_is_well_formed(block: Block) -> None:
     assert not re.search("−[−+]", said(mathml))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(scalars())
 def test_every_scalar_is_well_formed(scalar: Scalar) -> None:
     assert wrong(to_mathml(scalar)) == ""

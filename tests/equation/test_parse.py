@@ -291,7 +291,7 @@ def parses(text: str) -> Block | None:
     return None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.one_of(st.text(), st.text(alphabet="hLW1aé(),=;+-*/ \n\t#'\"\\.0e[]{}:_\x00\ud800")))
 def test_any_text_is_an_equation_or_an_equation_error(text: str) -> None:
     parses(text)
@@ -307,7 +307,7 @@ _WORDS = st.sampled_from([
 # fmt: on
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(blocks(), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), _WORDS), max_size=3))
 def test_a_spoilt_equation_is_an_equation_or_an_equation_error(
     block: Block, edits: list[tuple[float, int, str]]

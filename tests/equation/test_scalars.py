@@ -33,7 +33,7 @@ def by_python(text: str, scope: dict[str, float]) -> Any:
     return eval(compile(tree, "", "eval"), {"abs": abs, "min": min, "max": max} | names | scope)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(scalars(), st.sampled_from([SCOPE, {"L": 1.0, "depth": 0.5, "l": 3.0, "n": 0.0}]))
 def test_the_value_is_the_one_python_computes(scalar: Scalar, scope: dict[str, float]) -> None:
     try:

@@ -37,7 +37,7 @@ def _fits(text: str) -> bool:
     return len(text) <= 4_000
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(blocks())
 def test_the_text_of_a_block_parses_to_the_same_block(block: Block) -> None:
     text = to_text(block)
@@ -46,19 +46,19 @@ def test_the_text_of_a_block_parses_to_the_same_block(block: Block) -> None:
         assert str(block) == text
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(scalars())
 def test_the_text_of_a_scalar_parses_to_the_same_scalar(scalar: Scalar) -> None:
     assert parse_scalar(to_text(scalar)) == scalar
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(inits())
 def test_the_text_of_an_initialiser_parses_to_the_same_initialiser(init: Init) -> None:
     assert parse_init(to_text(init)) == init
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(blocks())
 def test_each_statement_prints_as_it_does_in_its_block(block: Block) -> None:
     assert to_text(block) == "; ".join(to_text(statement) for statement in block.statements)
@@ -68,7 +68,7 @@ def test_the_random_trees_reach_every_kind_of_node() -> None:
     """Otherwise the properties above say less than they seem to."""
     seen: set[str] = set()
 
-    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=200, derandomize=True, database=None)
     @given(blocks())
     def collect(block: Block) -> None:
         seen.update(type(node).__name__ for node in walk(block))
@@ -137,7 +137,7 @@ def test_canonical_text(typed: str, canonical: str) -> None:
     assert to_text(parse(canonical)) == canonical
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(NAMES)
 def test_every_printable_name_of_an_opaque_operation_survives(name: str) -> None:
     block = Block((Update(Add(h, Opaque(name, (h,), Number(2.0)))),))

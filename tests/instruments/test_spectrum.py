@@ -62,7 +62,7 @@ def test_beyond_the_range_of_float64(gain: float) -> None:
     assert found == pytest.approx(wanted, rel=1e-12, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 999))
 def test_a_few_factors_as_numpy_has_them(count: int, size: int, seed: int) -> None:
     factors = gaussian(count, size, seed)
@@ -118,7 +118,7 @@ def test_columns_that_depend_on_others_wherever_they_stand(size: int, seed: int)
         assert np.exp(2 * logs).sum() == pytest.approx((whole**2).sum(), rel=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(2, 7), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9999))
 def test_products_of_any_rank_keep_their_norm(size: int, rank: int, count: int, seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -32,7 +32,7 @@ ANY = st.sampled_from(KINDS).flatmap(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.dictionaries(st.text("ab/.é ", min_size=1, max_size=5), ANY, max_size=4))
 def test_arrays_come_back_and_numpy_reads_them_too(arrays: dict[str, Any]) -> None:
     data = pack(arrays)

@@ -22,7 +22,7 @@ from depthgauge.record.verify import verify
 from tests.record import factory
 
 DOCUMENT = "record.json"
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -47,7 +47,6 @@ def test_gains_are_powers(result: SuiteResult, i: int, g: float, exact: float) -
     assert row["gradient_ratio"] == pytest.approx(exact, rel=1e-9, abs=0)
 
 
-@settings(deadline=None)
 @given(st.floats(0.7, 1.3), st.integers(1, 96))
 def test_streamed_gain_is_the_power_of_its_stage(g: float, depth: int) -> None:
     (profile,) = relay.gains([g], depth)
@@ -91,7 +90,6 @@ def test_norm_and_component_of_the_rotation(result: SuiteResult) -> None:
     assert f"{row['component_gain']:.3f}" == "0.381"
 
 
-@settings(deadline=None)
 @given(st.floats(0.5, 1.0), st.integers(1, 96), st.integers(2, 40), st.integers(0, 99))
 def test_rotations_keep_length_and_plane(keep: float, depth: int, width: int, seed: int) -> None:
     answer, other = relay.plane(width, seed)

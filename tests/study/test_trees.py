@@ -15,7 +15,7 @@ from tests.equation.trees import blocks
 SCOPE = [{"L": 4.0, "depth": 4.0, "l": 1.0, "n": 8.0}]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(blocks())
 def test_another_spelling_of_any_block_differs_in_nothing(block: Block) -> None:
     tree = Tree(block)
