@@ -17,7 +17,8 @@ from depthgauge.recipes.drawing import drawn
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import Recipe
-from depthgauge.trace.layout import Weight, layout
+from depthgauge.trace.counted import Weight
+from depthgauge.trace.layout import layout
 
 __all__ = [
     "broken",

@@ -19,7 +19,8 @@ from depthgauge.recipes.deepnorm import ALPHA, BETA, DEEPNORM, constants
 from depthgauge.recipes.inside import scaled_biases
 from depthgauge.recipes.rules import number_of
 from depthgauge.recipes.stacks import Stack, stacks
-from depthgauge.trace.layout import Weight, layout
+from depthgauge.trace.counted import Weight
+from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
 from tests.recipes.models import bert, encoder, gpt2, mlp, postnorm, transformer
 

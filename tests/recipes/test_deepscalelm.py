@@ -13,13 +13,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
-from depthgauge.recipes.deepscalelm import (
-    BETA,
-    LAMBDA,
-    correlations,
-    feed_forward_std,
-    value_std,
-)
+from depthgauge.recipes.deepscalelm import BETA, LAMBDA, correlations, feed_forward_std, value_std
 from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import number_of
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said

@@ -14,7 +14,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rules import Plan, Recipe
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 from tests.recipes.contract import broken, on_module, said
 from tests.recipes.models import WIDTH, Block, PostBlock
 

@@ -8,7 +8,8 @@ import pytest
 
 from depthgauge.study import fixup_counts
 from depthgauge.study.claims import SuiteResult
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 
 #: As the papers give them: L, and m.
 FIGURES = {

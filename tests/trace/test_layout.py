@@ -12,7 +12,8 @@ from torch.nn.utils import parametrizations
 
 from depthgauge.network.spec import Network
 from depthgauge.study.reference import resnet, transformer
-from depthgauge.trace.layout import Layout, _listed, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import _listed, layout
 
 WIDTH = 8
 

@@ -28,11 +28,7 @@ from torch.optim import Optimizer
 
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.instruments.curved import Task, as_wide, cut, nothing, point
-from depthgauge.instruments.hessian import (
-    converted,
-    duplicate,
-    trainable,
-)
+from depthgauge.instruments.hessian import converted, duplicate, trainable
 from depthgauge.instruments.stability import FORMULAS, Rule, Rules, rule_of, rules_of
 from depthgauge.instruments.step import check, twin_of
 from depthgauge.instruments.subject import Effort, Found, Subject

@@ -17,7 +17,7 @@ from typing import Final
 
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["ADMIN", "ADMIN_CONSTANT", "OMEGA"]
 

@@ -24,7 +24,8 @@ from depthgauge.instruments.hessian import duplicate
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.outputs import seen
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe
-from depthgauge.trace.layout import Layout, Residual, layout
+from depthgauge.trace.counted import Layout, Residual
+from depthgauge.trace.layout import layout
 
 __all__ = ["ADMIN_PROFILE", "omegas"]
 

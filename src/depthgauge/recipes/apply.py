@@ -24,7 +24,8 @@ from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import Group, Plan, Recipe
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Scaled, Shifted
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 
 __all__ = ["Applied", "apply"]
 

@@ -12,8 +12,8 @@ from depthgauge.recipes.heads import with_norms
 from depthgauge.recipes.rules import Form, number_of, scope_of
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Left, Times
+from depthgauge.trace.counted import Residual, Weight
 from depthgauge.trace.heads import ROLES
-from depthgauge.trace.layout import Residual, Weight
 
 __all__ = ["put_logits", "put_scored"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from depthgauge.errors import NetworkError
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["index_of", "reached", "refuse_plain"]
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from depthgauge.instruments.hessian import duplicate
 from depthgauge.recipes.clipping import EPS, LIMIT, Units, clip, units_of
 from depthgauge.recipes.finding import Finding
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 
 __all__ = ["Clip", "clipping_held"]
 

@@ -18,7 +18,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.mup import LOGITS_MISTAKES, bare, head_rule, matrices, width_of
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["COMPLETEP", "completep", "plan_of", "vectors_of"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import Stack, factors, stacks
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["ALPHA", "BETA", "DEEPNORM", "constants"]
 

@@ -25,7 +25,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import embeddings, width_of
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["BETA", "DEEPSCALELM", "LAMBDA", "correlations", "feed_forward_std", "value_std"]
 

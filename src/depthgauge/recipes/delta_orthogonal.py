@@ -15,7 +15,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import TORCH, derived_for
 from depthgauge.recipes.mean_field import critical
 from depthgauge.recipes.rules import Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["DELTA_ORTHOGONAL", "delta_orthogonal"]
 

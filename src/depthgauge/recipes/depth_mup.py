@@ -17,7 +17,7 @@ from typing import Final
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.completep import plan_of
 from depthgauge.recipes.rules import Plan, Recipe
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["DEPTH_MUP", "depth_mup"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from depthgauge.recipes.dyt import bounded_plan
 from depthgauge.recipes.rules import Plan, Recipe
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["DERF"]
 

@@ -25,7 +25,7 @@ from depthgauge.recipes.shaping import (
     parts_of,
     shaped,
 )
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["DKS", "dks"]
 

@@ -18,7 +18,8 @@ from torch import nn
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.t_fixup import ENCODER
-from depthgauge.trace.layout import Layout, Residual, Weight, rows_of
+from depthgauge.trace.counted import Layout, Residual, Weight
+from depthgauge.trace.layout import rows_of
 
 __all__ = ["DT_FIXUP", "SCALE", "dt_fixup"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["DYT", "bounded_plan"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.rules import Plan, number_of, scope_of
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["final_finding", "outlet_finding"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import reached, refuse_plain
 from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Residual, Weight
+from depthgauge.trace.counted import Layout, Residual, Weight
 
 __all__ = ["FIXUP", "fixup_scale"]
 

@@ -14,7 +14,7 @@ from depthgauge.recipes.rounding import coarsest
 from depthgauge.recipes.rules import Count, Form, number_of, scope_of
 from depthgauge.recipes.scored import scored_finding, temperature_finding
 from depthgauge.recipes.weights_held import is_constant
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["form_findings"]
 

@@ -16,7 +16,7 @@ from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import embeddings
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["GPT2"]
 

@@ -20,17 +20,9 @@ from torch import Tensor, nn
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.losses import slopes_of
 from depthgauge.recipes.rules import Count, Plan, Recipe
-from depthgauge.recipes.searched import (
-    Loss,
-    Reached,
-    Round,
-    Sized,
-    searched,
-    settled,
-    sized,
-)
+from depthgauge.recipes.searched import Loss, Reached, Round, Sized, searched, settled, sized
 from depthgauge.trace.batches import examples, mapped
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["FLOOR", "GRADINIT", "gradinit"]
 

@@ -23,7 +23,8 @@ from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import RECIPES
 from depthgauge.recipes.rules import Recipe, Target, init_of
 from depthgauge.recipes.weights_held import EXACT
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 
 __all__ = ["Candidate", "Guess", "guess"]
 

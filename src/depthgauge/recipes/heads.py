@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.wrappers import Around, Left
+from depthgauge.trace.counted import Weight
 from depthgauge.trace.heads import ROLES
-from depthgauge.trace.layout import Weight
 
 __all__ = ["HeadNorms", "Length", "NormedAttention", "norm_of_head", "runs_of", "with_norms"]
 

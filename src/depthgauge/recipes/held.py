@@ -12,7 +12,7 @@ from depthgauge.recipes.forms_held import form_findings
 from depthgauge.recipes.inside import counted, effective, headed, scaled_biases
 from depthgauge.recipes.rules import Count, Plan
 from depthgauge.recipes.weights_held import rule_finding
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["held"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.recipes.rules import Around, Count, Form, Plan, number_of, scope_of
-from depthgauge.trace.layout import Layout, Residual, Weight
+from depthgauge.trace.counted import Layout, Residual, Weight
 
 __all__ = ["counted", "effective", "headed", "scaled_biases"]
 

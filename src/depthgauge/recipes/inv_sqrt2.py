@@ -13,7 +13,7 @@ from typing import Final
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["INV_SQRT2"]
 

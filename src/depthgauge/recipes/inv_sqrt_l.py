@@ -14,7 +14,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.he import MISTAKES, he_rule
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["INV_SQRT_L", "INV_SQRT_L_INIT"]
 

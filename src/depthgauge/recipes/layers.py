@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Count, Plan, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["TORCH", "derived_for", "of_every_layer", "place_of"]
 

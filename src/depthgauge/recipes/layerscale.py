@@ -11,7 +11,7 @@ from typing import Final
 
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["EPS", "LAYERSCALE"]
 

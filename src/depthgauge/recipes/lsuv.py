@@ -20,7 +20,8 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import of_every_layer
 from depthgauge.recipes.outputs import visited
 from depthgauge.recipes.rules import Count, Plan, Recipe
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 
 __all__ = ["LSUV"]
 

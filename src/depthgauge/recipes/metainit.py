@@ -20,15 +20,8 @@ from torch import Tensor, nn
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.losses import slopes_of
 from depthgauge.recipes.rules import Count, Plan, Recipe
-from depthgauge.recipes.searched import (
-    Loss,
-    Reached,
-    Round,
-    searched,
-    settled,
-    sized,
-)
-from depthgauge.trace.layout import Layout
+from depthgauge.recipes.searched import Loss, Reached, Round, searched, settled, sized
+from depthgauge.trace.counted import Layout
 
 __all__ = ["EPS", "METAINIT", "gradient_quotient", "metainit"]
 

@@ -14,7 +14,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["LOGITS_MISTAKES", "MUP", "bare", "head_rule", "matrices", "mup", "width_of"]
 

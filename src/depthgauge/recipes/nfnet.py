@@ -25,7 +25,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.network.activations import gate
 from depthgauge.recipes.branches import index_of, reached, refuse_plain
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Residual, Weight
+from depthgauge.trace.counted import Layout, Residual, Weight
 
 __all__ = ["ALPHA", "NFNET", "gains"]
 

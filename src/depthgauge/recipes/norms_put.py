@@ -12,7 +12,7 @@ from torch import nn
 from depthgauge.recipes.rules import Form, number_of, scope_of
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Entered, Left, norm_of
-from depthgauge.trace.layout import End, Normed, Residual
+from depthgauge.trace.counted import End, Normed, Residual
 
 __all__ = ["exchange", "put_final", "put_norms", "shared_form"]
 

@@ -11,7 +11,7 @@ from torch import nn
 from depthgauge.recipes.rules import Around, Form, number_of, scope_of
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Entered, Left, PerChannel, Scaled, Shifted, Times, Weighed
-from depthgauge.trace.layout import Residual, Weight
+from depthgauge.trace.counted import Residual, Weight
 
 __all__ = [
     "put_around",

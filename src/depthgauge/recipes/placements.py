@@ -13,7 +13,7 @@ from typing import Final
 
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["PLACEMENTS", "form_of", "placed"]
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Form, Plan, Recipe
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["QK_NORM", "QK_NORM_LAYERNORM", "QK_NORM_RMSNORM", "TEMPERATURE"]
 

@@ -16,7 +16,8 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe
 from depthgauge.recipes.wrappers import Around, given_path, norm_of
-from depthgauge.trace.layout import Layout, Normed, Residual, layout
+from depthgauge.trace.counted import Layout, Normed, Residual
+from depthgauge.trace.layout import layout
 
 __all__ = ["RESIDUAL", "Beside"]
 

@@ -17,7 +17,8 @@ from depthgauge.recipes.curves import by_kind, written
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.reshape import reshaped
 from depthgauge.recipes.rules import Recipe, init_of
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 
 __all__ = ["Rewritten", "rewritten"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from depthgauge.recipes.kernel_maps import Curve
-    from depthgauge.trace.layout import Layout, Residual, Weight
+    from depthgauge.trace.counted import Layout, Residual, Weight
 
 __all__ = [
     "Around",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.rules import Form, number_of
-from depthgauge.trace.layout import Residual
+from depthgauge.trace.counted import Residual
 
 __all__ = ["scored_finding", "temperature_finding"]
 

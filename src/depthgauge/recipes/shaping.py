@@ -18,7 +18,7 @@ from depthgauge.recipes.kernel_maps import Curve, Joint, Maps, maps
 from depthgauge.recipes.layers import TORCH, of_every_layer
 from depthgauge.recipes.rules import Count, Form, Plan
 from depthgauge.trace.bends import Bend
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = [
     "SHAPED_JUDGEMENT",

@@ -21,7 +21,8 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import place_of
 from depthgauge.recipes.rounding import rounding, wide
 from depthgauge.recipes.rules import Count, Plan, Recipe
-from depthgauge.trace.layout import Layout, Weight, layout
+from depthgauge.trace.counted import Layout, Weight
+from depthgauge.trace.layout import layout
 
 __all__ = ["SIGMA_REPARAM", "SigmaReparam"]
 

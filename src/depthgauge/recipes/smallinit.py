@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["SMALLINIT"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from depthgauge.recipes.branches import index_of, refuse_plain
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["STABLE_RESNET"]
 

@@ -9,7 +9,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.network.init import rms_of
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Target, init_of
-from depthgauge.trace.layout import Layout, Residual, Weight
+from depthgauge.trace.counted import Layout, Residual, Weight
 
 __all__ = ["Stack", "embeddings", "factors", "stacks", "width_of"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import Stack, factors, stacks
-from depthgauge.trace.layout import Layout
+from depthgauge.trace.counted import Layout
 
 __all__ = ["GAMMA", "SUB_LN", "gamma_of"]
 

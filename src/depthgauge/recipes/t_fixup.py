@@ -13,7 +13,7 @@ from __future__ import annotations
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import Stack, embeddings, stacks, width_of
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["DECODER", "ENCODER", "T_FIXUP"]
 

@@ -22,7 +22,7 @@ from depthgauge.recipes.branches import index_of
 from depthgauge.recipes.completep import vectors_of
 from depthgauge.recipes.rules import Group, Plan, Recipe
 from depthgauge.recipes.unit_scaling import unit_plan
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["U_MUP", "u_mup"]
 

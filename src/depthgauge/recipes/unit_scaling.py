@@ -21,7 +21,7 @@ from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.nfnet import gains
 from depthgauge.recipes.rules import Around, Form, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Residual, Weight
+from depthgauge.trace.counted import Layout, Residual, Weight
 
 __all__ = ["UNIT_SCALING", "unit_plan", "unit_scaling"]
 

@@ -24,7 +24,8 @@ from depthgauge.errors import NetworkError
 from depthgauge.recipes.layers import place_of
 from depthgauge.recipes.outputs import seen
 from depthgauge.recipes.rules import Count, Plan, Recipe, Rule, Target, scope_of
-from depthgauge.trace.layout import Layout, Weight, layout
+from depthgauge.trace.counted import Layout, Weight
+from depthgauge.trace.layout import layout
 
 __all__ = ["WEIGHT_NORM"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from depthgauge.recipes.rules import Form, Plan
+from depthgauge.trace.counted import Layout, Residual, Weight
 from depthgauge.trace.graph import common_path
-from depthgauge.trace.layout import Layout, Residual, Weight
 
 __all__ = ["Work"]
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from depthgauge.recipes.layers import TORCH, derived_for, of_every_layer
 from depthgauge.recipes.rules import Plan, Recipe
-from depthgauge.trace.layout import Layout, Weight
+from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["XAVIER"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import reached, refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe
-from depthgauge.trace.layout import Layout, Residual
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["ZERO_GAMMA"]
 

@@ -20,7 +20,8 @@ from depthgauge.measurement import Progress
 from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.study.claims import Claim, SuiteResult, quoted
 from depthgauge.study.reference import resnet, transformer
-from depthgauge.trace.layout import Layout, layout
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 
 __all__ = ["run"]
 

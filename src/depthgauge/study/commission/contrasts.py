@@ -21,13 +21,7 @@ from depthgauge.study.cases import Case, EquationCase, measured
 from depthgauge.study.commission.gated import Drawn, Gated, curves_of, table
 from depthgauge.study.commission.plain import plain_control
 from depthgauge.study.commission.plan import Plan
-from depthgauge.study.commission.transport import (
-    GATES,
-    SEEN,
-    Bench,
-    Judging,
-    named,
-)
+from depthgauge.study.commission.transport import GATES, SEEN, Bench, Judging, named
 from depthgauge.study.commission.update import updates
 from depthgauge.study.corridor import Verdict
 from depthgauge.study.swept import swept
