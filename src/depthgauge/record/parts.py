@@ -228,8 +228,8 @@ class Provenance(Part):
     command: Many[str] = ()
     git: Git | None = None
     git_reason: str | None = None
-    plan: str = ""
-    """A hash of the plan of the commission, by which it is known when it is asked for again."""
+    plan: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the commission was to do; with another one it is not resumed."""
     started: str = ""
     """UTC, as in ISO 8601."""
     finished: str = ""

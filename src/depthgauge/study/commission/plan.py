@@ -6,6 +6,7 @@ same, and then ends with the same numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, EquationCase
 from depthgauge.study.changes import Change
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import NamedCorridor, corridor_named
+from depthgauge.study.corridors import Entry, NamedCorridor, corridor_named
 
 __all__ = ["DEPTHS", "RIVALS", "SHALLOW", "Plan", "planned"]
 
@@ -70,20 +71,37 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
-        step = self.step
+        step, bounds = self.step, self._bounds()
         return {
             "depths": list(self.depths),
             "corridor": self.corridor.name,
-            "bounds": [
-                {"name": e.name, "where": e.where, **e.bound.to_dict()}
-                for e in self.corridor.entries
-            ],
+            "bounds": {name: _limits(entry) for name, entry in bounds.items()},
+            "reasons": {
+                name: "; ".join(filter(None, (entry.bound.reason, entry.bound.source)))
+                for name, entry in bounds.items()
+            },
             "optimizer": str(step.optimizer),
             "lr": step.rate,
             "rival": self.rival,
             "shallow": self.shallow,
             "vary": list(self.vary) if self.vary is not None else None,
         }
+
+    def _bounds(self) -> dict[str, Entry]:
+        """The corridor's entries under their names; the second on one summary is ``NAME 2``: it
+        goes before the first where both hold."""
+        counts, found = Counter[str](), dict[str, Entry]()
+        for entry in self.corridor.entries:
+            counts[entry.name] += 1
+            number = counts[entry.name]
+            found[f"{entry.name} {number}" if number > 1 else entry.name] = entry
+        return found
+
+
+def _limits(entry: Entry) -> str:
+    """``depth 200 and more: min 0.5, max 2, warn 0.1``."""
+    where = f"{entry.where}: " if entry.where else ""
+    return f"{where}{entry.bound}, warn {entry.bound.warn:g}"
 
 
 def planned(

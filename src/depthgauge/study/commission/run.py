@@ -142,6 +142,7 @@ def commission(
     directory: str | os.PathLike[str],
     *,
     resume: bool = False,
+    overwrite: bool = False,
     stop_early: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
     command: Sequence[str] = (),
@@ -151,7 +152,8 @@ def commission(
 
     ``target`` and most of ``given`` as ``study.cases.case_of`` takes them; ``depths``, ``axis``,
     ``corridor``, ``step``, ``rival``, ``shallow`` and ``vary`` as ``study.commission.plan.planned``
-    does. ``resume``: go on where an interrupted commission of the same plan stopped.
+    does. ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
+    replace the record of another specification that stands there.
     ``stop_early``: leave the gates behind the first that fails not run, which is not passed.
     ``progress``: called with a gate's name, how many are behind, and of how many.
 
@@ -161,7 +163,12 @@ def commission(
     plan = plan_of(target, **given)
     subject = subject_of_plan(plan)
     with Running.open(
-        directory, subject, {**plan.to_dict(), "stop_early": stop_early}, resume, command=command
+        directory,
+        subject,
+        {**plan.to_dict(), "stop_early": stop_early},
+        resume,
+        overwrite=overwrite,
+        command=command,
     ) as running:
         if running.finished is None:
             _run(plan, running, stop_early, progress)
