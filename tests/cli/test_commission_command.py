@@ -8,9 +8,14 @@ from typing import NoReturn
 
 import pytest
 
+import depthgauge as dg
+from depthgauge.errors import NotCommissionedError
 from depthgauge.record.folder import read
+from depthgauge.study import corridors
 from depthgauge.study.commission import run as running
-from tests.cli.command import Command
+from depthgauge.study.corridor import Bound
+from depthgauge.study.corridors import corridor_named
+from tests.cli.command import Command, Ran
 
 SPECIFICATION = """
 [block]
@@ -93,3 +98,80 @@ def test_what_is_another_in_the_plan_is_named(
             assert ran.err.count("\n") == 1
         assert command(*given, "--resume").status == 1  # goes on, and then has ended
     assert command(*given, "--resume").status == 1
+
+
+CORRIDOR = """
+name = "mine"
+[bounds.gradient_ratio]
+min = 0.01
+max = 100
+[[when]]
+depth = { min = 100 }
+[when.bounds.gradient_ratio]
+max = 10
+"""
+
+
+def reasons(ran: Ran) -> list[str]:
+    return [reason["sentence"] for reason in ran.document["reasons"]]
+
+
+def test_a_corridor_that_changed_makes_the_record_stale(command: Command, place: Path) -> None:
+    (place / "mine.toml").write_text(CORRIDOR)
+    edit(place / "spec.toml", "[commission]", "[corridor]\nstate_max = {max = 99}\n[commission]")
+    given = ("commission", "spec.toml", "-o", "out", "--quiet", "--corridor", "mine.toml")
+    assert command(*given).status == 1
+    equation = "h + W2(relu(W1(rmsnorm(h))))/sqrt(L)"
+    for target in ("spec.toml", equation):
+        found = command("verify", "out", target, "--json")
+        assert (found.status, reasons(found)) == (0, [])
+    edit(place / "mine.toml", "max = 10\n", "max = 9\n")  # at depths that were not commissioned
+    assert command("verify", "out", "spec.toml").status == 0
+    edit(place / "mine.toml", "max = 100\n", 'max = 50\nreason = "a"\n')
+    moved = "corridor: gradient_ratio min 0.01, max 100, warn 0.1 -> min 0.01, max 50, warn 0.1"
+    for target in ("spec.toml", equation):
+        found = command("verify", "out", target, "--json")
+        assert (found.status, reasons(found)) == (1, [moved])
+    edit(place / "spec.toml", "[corridor]\nstate_max = {max = 99}\n", "")
+    found = command("verify", "out", "spec.toml", "--depth", "200", "--json")
+    assert reasons(found) == [  # of the depth that was commissioned: the change of depth is said
+        "depth 4 -> 200", moved, "corridor: state_max max 99, warn 0.1 -> no bound",
+    ]  # fmt: skip
+    (place / "mine.toml").unlink()
+    found = command("verify", "out", "spec.toml", "--json")
+    assert found.status == 1
+    assert reasons(found)[-1].startswith(
+        "corridor mine, with bounds of its own cannot be compared: mine.toml cannot be read: "
+    )
+
+
+def test_the_packages_own_corridor_may_change_too(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command("commission", "spec.toml", "-o", "out", "--quiet").status == 1
+    assert command("verify", "out", "spec.toml").status == 0
+    now = corridor_named("commission")
+    wider = tuple(
+        dataclasses.replace(e, bound=Bound(max=0.5)) if e.name == "dead_fraction" else e
+        for e in now.entries
+    )
+    other = dataclasses.replace(now, entries=wider)
+    with monkeypatch.context() as patch:
+        patch.setattr(corridors, "_packaged", lambda name: other)
+        found = command("verify", "out", "spec.toml", "--json")
+        with pytest.raises(NotCommissionedError, match="stale: corridor: dead_fraction max"):
+            dg.require("out", "spec.toml")
+    assert found.status == 1
+    (words,) = reasons(found)
+    assert words.startswith("corridor: dead_fraction max 0.99")
+    assert words.endswith("-> max 0.5, warn 0.1")
+    dg.require("out", "spec.toml")
+
+
+def test_a_specification_that_names_another_corridor(command: Command, place: Path) -> None:
+    assert command("commission", "spec.toml", "-o", "out", "--quiet").status == 1
+    edit(place / "spec.toml", "[commission]\n", '[commission]\ncorridor = "transport"\n')
+    found = command("verify", "out", "spec.toml", "--json")
+    assert found.status == 1
+    assert all(words.startswith("corridor: ") for words in reasons(found))
+    assert any(words.endswith("-> no bound") for words in reasons(found))

@@ -15,8 +15,10 @@ from depthgauge.cli.verify import DTYPES
 from depthgauge.record.document import Verdict
 from depthgauge.record.folder import write
 from depthgauge.record.parts import CorridorPart
-from depthgauge.record.subject import builder_subject, own_bounds, source_of, subject_of
-from depthgauge.study.specification import read_specification
+from depthgauge.record.subject import builder_subject, source_of, subject_of
+from depthgauge.study.commission.bounds import corridor_part
+from depthgauge.study.corridors import NamedCorridor
+from depthgauge.study.specification import Specification, read_specification
 from depthgauge.trace.targets import load
 from tests.cli.command import Command
 from tests.cli.test_help import imported_by
@@ -57,6 +59,12 @@ def build(layers=3):
 """
 
 
+def own_bounds(specification: Specification) -> CorridorPart:
+    """Those that it declares itself, as a record holds them that was given no other."""
+    assert specification.corridor is not None
+    return corridor_part(NamedCorridor.of(specification.corridor), 6, "float32")
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a specification, a model, and a record of each."""
@@ -64,7 +72,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "spec.toml").write_text(SPECIFICATION)
     (tmp_path / "model.py").write_text(MODEL)
     specification = read_specification("spec.toml")
-    corridor = CorridorPart(name="default", bounds=own_bounds(specification.corridor))
+    corridor = own_bounds(specification)
     subject = subject_of(specification, "spec.toml")
     write("record", factory.record(subject=subject, corridor=corridor), factory.arrays())
 
@@ -193,8 +201,7 @@ def test_two_records(command: Command, place: Path) -> None:
         subject=subject,
         gates=gates,
         verdict=Verdict(state="warn", weakest="rivers", score=0.02),
-        corridor=CorridorPart(name="default", bounds=own_bounds(
-            read_specification("spec.toml").corridor)),
+        corridor=own_bounds(read_specification("spec.toml")),
     )  # fmt: skip
     write("other", record, arrays)
     shown = command("diff", "record", "other")

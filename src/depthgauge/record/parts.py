@@ -89,6 +89,9 @@ class Subject(Part):
     """Of the builder; of an equation the optimiser and its learning rate."""
     source: Source | None = None
     source_reason: str | None = None
+    layers: dict[str, str] = Field(default_factory=dict)
+    """Of a builder: shapes of the weights, those whose paths differ in numbers alone counted
+    together."""
     weights: dict[str, str] = Field(default_factory=dict)
     """By seed: a hash of every weight's name, shape, precision and numbers."""
     data: str = ""

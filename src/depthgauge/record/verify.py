@@ -63,12 +63,12 @@ class Verification:
 
 
 def verify(
-    directory: Place, subject: Subject | None = None, corridor: CorridorPart | None = None
+    directory: Place, subject: Subject | None = None, corridor: CorridorPart | str | None = None
 ) -> Verification:
     """Hold a record against its own hashes, and against the subject and corridor of today.
 
     ``subject``: of what is to be run now, from ``depthgauge.record.subject``; ``corridor``: the
-    bounds that would be in force now.
+    bounds that would be in force now, or why they cannot be told.
 
     Raises RecordError where there is no record: a directory that is none is not a broken one.
     """
@@ -80,8 +80,12 @@ def verify(
     changes = list[Change]()
     if subject is not None:
         changes += subject_changes(record.subject, subject)
-    if corridor is not None:
+    if isinstance(corridor, CorridorPart):
         changes += corridor_changes(record.corridor, corridor)
+    elif corridor is not None:
+        name = record.corridor.name
+        words = f"corridor {name} cannot be compared: {corridor}"
+        changes.append(Change("corridor", name, None, words))
     changes += _torch(record)
     return _judged(name, changes, record, subject is not None)
 

@@ -71,10 +71,12 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
-        step, bounds = self.step, self._bounds()
+        step, bounds, own = self.step, self._bounds(), self.case.corridor
         return {
             "depths": list(self.depths),
             "corridor": self.corridor.name,
+            "corridor_from": self.corridor.origin,
+            "own": [name for name, _ in own.bounds] if own is not None else [],
             "bounds": {name: _limits(entry) for name, entry in bounds.items()},
             "reasons": {
                 name: "; ".join(filter(None, (entry.bound.reason, entry.bound.source)))

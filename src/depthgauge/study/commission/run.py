@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from depthgauge.errors import DepthgaugeError, SpecificationError
 from depthgauge.record.folder import Stored
-from depthgauge.record.parts import Bound, CorridorPart, Gate, State, Verdict
+from depthgauge.record.parts import CorridorPart, Gate, State, Verdict
 from depthgauge.record.running import Running
 from depthgauge.study.cases import EquationCase, case_of, differences
 from depthgauge.study.changes import Change
 from depthgauge.study.commission import contrasts, transport, update
+from depthgauge.study.commission.bounds import corridor_part
 from depthgauge.study.commission.gated import Gated, curve_parts, part_of, worst
 from depthgauge.study.commission.plan import Plan, planned
 from depthgauge.study.commission.subject import subject_of_plan
@@ -171,7 +172,8 @@ def commission(
         command=command,
     ) as running:
         if running.finished is None:
-            _run(plan, running, stop_early, progress)
+            corridor = corridor_part(plan.corridor, subject.depth, subject.dtype)
+            _run(plan, running, corridor, stop_early, progress)
         assert running.finished is not None
         return Commission(plan, os.fspath(directory), running.finished)
 
@@ -214,6 +216,7 @@ def _varied(plan: Plan) -> None:
 def _run(
     plan: Plan,
     running: Running,
+    corridor: CorridorPart,
     stop_early: bool,
     progress: Callable[[str, int, int], None] | None,
 ) -> None:
@@ -232,7 +235,7 @@ def _run(
         gate = part_of(question.name, question.asks, question.leaves_open, gated)
         running.add(gate, arrays, parts, seconds=round(time.perf_counter() - start, 3))
     gates = tuple(done.gate for done in running.done)
-    running.finish(overall(gates), _corridor(plan))
+    running.finish(overall(gates), corridor)
 
 
 def _answered(question: Question, plan: Plan, bench: Bench) -> Gated:
@@ -262,13 +265,4 @@ def overall(gates: Sequence[Gate]) -> Verdict:
         weakest=weakest.name,
         score=score,
         **({"score_reason": why} if why else {}),
-    )
-
-
-def _corridor(plan: Plan) -> CorridorPart:
-    dtype = plan.case.factors.get("precision", "float32")
-    bounds = plan.bounds(plan.depths[-1] if plan.depths else 1, dtype).bounds
-    return CorridorPart(
-        name=plan.corridor.name,
-        bounds={name: Bound.model_validate(b.to_dict()) for name, b in bounds},
     )
