@@ -312,3 +312,25 @@ def test_another_learning_rate_makes_the_record_stale(tmp_path):
     assert found.state == "stale"
     assert "lr 0.1 -> 50" in str(found)
     assert "optimizer momentum -> sgd" in str(found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_overflow_is_one_finding_that_says_what_overflows_where(tmp_path, dtype):
+    options = {**SMALL, "depth": 40, "vary": ["scale=1/sqrt(L)"], "dtype": dtype}
+    options |= {"init": {"default": "he"}, "step": Step("sgd", 0.1)}
+    found = commission(UNSCALED, tmp_path / "record", **options)
+    assert "although" not in (tmp_path / "record" / "record.json").read_text()
+    precision = gate(found, "precision")
+    said = [precision.reason, *(j.reason for j in precision.judgements), *precision.notes]
+    where = "from block 20 on (blocks.19), where float16 overflows; 2 of 2 seeds outside"
+    assert precision.state == ("fail" if dtype == "float16" else "pass")
+    assert (f"relative_error_state: not a number {where}" == precision.reason) is (
+        dtype == "float16"
+    )
+    assert any("overflows" in line for line in said) is (dtype == "float16")
+    assert not any(line.startswith("float16: no room") for line in said) or dtype == "float32"
+    # The step blows the function up in both: the loss behind it is not finite.
+    first = {j.name: j.reason for j in gate(found, "first update").judgements}
+    assert first["stiffness"] == "infinite since the loss is nan after step 1; 2 of 2 seeds outside"
+    assert first["functional_update"].startswith("undefined from block ")
+    assert "after the step" in first["functional_update"]
