@@ -13,8 +13,9 @@ from depthgauge import arguments
 from depthgauge.cli.main import main
 from depthgauge.cli.verify import DTYPES
 from depthgauge.record.document import Verdict
-from depthgauge.record.folder import write
+from depthgauge.record.folder import read, write
 from depthgauge.record.parts import CorridorPart
+from depthgauge.record.provenance import torch_version
 from depthgauge.record.subject import builder_subject, source_of, subject_of
 from depthgauge.study.commission.bounds import corridor_part
 from depthgauge.study.corridors import NamedCorridor
@@ -143,6 +144,47 @@ def test_code_that_changed(command: Command, place: Path) -> None:
     assert changed.status == 1
     assert "- equation changed: 'relu' -> 'gelu'" in changed.out
     assert "- source of model.py changed: sha256:" in changed.out
+
+
+def test_each_reason_of_a_specification(command: Command, place: Path) -> None:
+    for old, new, words in (
+        ("depth = 6", "depth = 128", "- depth 6 -> 128"),
+        ("batch = 4", 'batch = 4\ndtype = "bfloat16"', "- dtype float32 -> bfloat16"),
+        ("relu", "tanh", "- equation changed: 'relu' -> 'tanh'"),
+        ("rmsnorm(h)", "layernorm(h)", "- equation changed: 'rmsnorm' -> 'layernorm'"),
+        ("width = 8", "width = 16", "- width 8 -> 16"),
+        ("batch = 4", "batch = 5", "- batch 4 -> 5"),
+        ("seed = [0, 1]", "seed = [0, 2]", "- seeds [0, 1] -> [0, 2]"),
+        ("seed = [0, 1]", "seed = [0, 1]\nlr = 3.0", "- arguments.lr 0.1 -> 3.0"),
+        ('"1/sqrt(L)"', '"1/L"', "- equation changed: 'sqrt(' -> nothing; ')' -> nothing"),
+    ):
+        (place / "spec.toml").write_text(SPECIFICATION)
+        edit(place / "spec.toml", old, new)
+        shown = command("verify", "record", "spec.toml")
+        assert (shown.status, shown.err) == (1, "")
+        assert shown.out.splitlines()[1] == words
+        assert shown.out.endswith("verify: stale (1 reason)\n"), shown.out
+
+
+def test_a_record_that_another_torch_made(command: Command, place: Path) -> None:
+    whole = read("record")
+    made = whole.record.provenance.model_copy(update={"torch": "1.13.1"})
+    write("record", whole.record.model_copy(update={"provenance": made}), whole.arrays)
+    for given in ((), ("spec.toml",)):
+        shown = command("verify", "record", *given)
+        assert shown.status == 1
+        assert shown.out.splitlines()[-2:] == [
+            f"- torch version 1.13.1 -> {torch_version()}", "verify: stale (1 reason)",
+        ]  # fmt: skip
+
+
+def test_a_source_that_changed_alone(command: Command, place: Path) -> None:
+    edit(place / "model.py", "import torch\n", "import torch  # the same model\n")
+    shown = command("verify", "built", "model.py:build")
+    assert shown.status == 1
+    assert [line.partition("sha256")[0] for line in shown.out.splitlines()[1:]] == [
+        "- source of model.py changed: ", "verify: stale (1 reason)",
+    ]  # fmt: skip
 
 
 def test_a_broken_record(command: Command, place: Path) -> None:
