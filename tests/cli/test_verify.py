@@ -200,6 +200,23 @@ def test_a_broken_record(command: Command, place: Path) -> None:
     assert command("verify", "record").status == 3
 
 
+def test_a_record_of_a_newer_schema(command: Command, place: Path) -> None:
+    edit(place / "record" / "record.json", '"schema": 1', '"schema": 2')
+    shown = command("verify", "record", "spec.toml")
+    assert (shown.status, shown.err) == (3, "")
+    assert shown.out.splitlines() == [
+        "- record.json: schema: its schema is 2, and this version of depthgauge reads up to 1; "
+        "install a",
+        "  newer depthgauge",
+        "verify: newer (1 reason)",
+    ]
+    assert command("verify", "record", "--json").document["state"] == "newer"
+    for given in (("diff", "record", "built"), ("report", "record")):
+        ran = command(*given)
+        assert ran.status == 2
+        assert "record holds the record of a newer depthgauge: record.json: schema: " in ran.err
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

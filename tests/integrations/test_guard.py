@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,3 +204,9 @@ def test_what_cannot_be_held_against_a_record(made: tuple[Path, Path], tmp_path:
         dg.require(made[0], 3)  # type: ignore[arg-type]
     with pytest.raises(RecordError):
         dg.require(tmp_path / "none")
+    shutil.copytree(made[0], tmp_path / "newer")
+    document = tmp_path / "newer" / "record.json"
+    document.write_text(document.read_text().replace('"schema": 1', '"schema": 2'))
+    for target in (None, made[1]):
+        with pytest.raises(NotCommissionedError, match=r"- newer: record\.json: schema: "):
+            dg.require(tmp_path / "newer", target)  # type: ignore[arg-type]

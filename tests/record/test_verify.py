@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from depthgauge.errors import NewerRecordError
 from depthgauge.record import verify as module
 from depthgauge.record.arrays import Arrays, pack
 from depthgauge.record.document import (
@@ -23,7 +24,7 @@ from depthgauge.record.document import (
     sealed,
     text,
 )
-from depthgauge.record.folder import write
+from depthgauge.record.folder import read, write
 from depthgauge.record.verify import verify
 from tests.record import factory
 
@@ -277,9 +278,6 @@ def test_what_was_changed_afterwards(directory: Path) -> None:
     path.write_text(whole.replace("\n", "\r\n"), newline="")
     assert reasons() == ["record.json: text"]
     assert "the same as when it was written, in other characters" in str(verify(directory))
-    path.write_text(whole.replace('"schema": 1', '"schema": 2'))
-    assert reasons() == ["record.json: document"]
-    assert "install a newer depthgauge" in str(verify(directory).reasons[0])
     path.write_text(whole)
     curves.write_bytes(pack(factory.arrays(5)))
     assert reasons() == ["curves.npz: hash"]
@@ -289,6 +287,22 @@ def test_what_was_changed_afterwards(directory: Path) -> None:
     assert reasons() == ["curves.npz: file"]
     curves.write_bytes(arrays)
     assert verify(directory).state == "valid"
+
+
+def test_a_record_of_a_newer_schema_is_called_that(directory: Path) -> None:
+    path = directory / "record.json"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    found = verify(directory, factory.subject())
+    assert str(found) == (
+        f"{directory}: newer\n  record.json: schema: its schema is 2, and this version of "
+        f"depthgauge reads up to 1; install a newer depthgauge"
+    )
+    assert not found
+    assert found.to_dict()["state"] == "newer"
+    with pytest.raises(NewerRecordError, match="holds the record of a newer depthgauge: "):
+        read(directory)
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": "2"'))
+    assert verify(directory).state == "broken"
 
 
 def test_a_lost_file_of_arrays_is_not_said_for_every_curve(tmp_path: Path) -> None:

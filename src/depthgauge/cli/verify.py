@@ -23,8 +23,9 @@ __all__ = ["diff", "verify"]
 #: Those of ``depthgauge.arguments``, which imports torch.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
-#: Exit statuses; that of a record that is broken is not that of a directory that is none.
-_STATUS = {"valid": 0, "stale": 1, "broken": 3}
+#: Exit statuses; that of a record that is broken is not that of a directory that is none, and
+#: what this version cannot read, it cannot call valid or stale.
+_STATUS = {"valid": 0, "stale": 1, "broken": 3, "newer": 3}
 
 
 def verify(
@@ -62,12 +63,12 @@ def verify(
     today.
 
     The exit status is 0 for valid, 1 for stale (each reason is said), 3 for broken (which file,
-    which check), 2 where there is no record.
+    which check) and for newer (a schema that this version cannot read), 2 where there is no record.
     """
     from depthgauge.record.verify import verify as verified
 
     found = verified(directory)
-    if found.state != "broken" and found.record is not None:
+    if found.state in ("valid", "stale") and found.record is not None:
         with diverted():
             today = _today(found.record, target, depth, dtype, arg or (), input or ())
             if today is not None:
