@@ -94,6 +94,17 @@ def test_the_control_is_plain_shallow_and_inside(sick):
     assert "the control is h = W2(relu(W1(h)))" in found.notes
 
 
+def test_the_control_takes_the_step_too(healthy, tmp_path):
+    judged = {j.name for j in gate(healthy, "shallow control").judgements}
+    assert judged >= {"gradient_ratio", "functional_update", "stiffness"}
+    # A rate that no network of these layers bears is not the depth's fault.
+    found = commission(HEALTHY, tmp_path / "record", **{**SMALL, "step": Step("sgd", 300.0)})
+    assert gate(found, "first update").state == "fail"
+    control = gate(found, "shallow control")
+    assert control.state == "fail"
+    assert "the control is out of the corridor: stiffness" in control.reason
+
+
 def test_a_control_that_is_out_is_a_failure(tmp_path):
     corridor = {"gradient_ratio": {"min": 1e3}}
     found = commission(HEALTHY, tmp_path / "record", corridor=corridor, **SMALL)

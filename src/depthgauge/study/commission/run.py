@@ -80,7 +80,9 @@ GATES: Final = (
     Question(
         "ablation",
         "Which single feature does the network owe its health to, or its failure?",
-        "pairs of features that act together, and what each is worth in training",
+        "pairs of features that act together, what a change does to the first update and in the "
+        "arithmetic meant (each would take as long again as those gates), and what each is worth "
+        "in training",
         contrasts.ablation,
     ),
     Question(
@@ -92,13 +94,15 @@ GATES: Final = (
     Question(
         "shallow control",
         "Is a shallow plain stack of these layers inside the same bounds?",
-        "nothing about depth: it shows that bounds and measurement accept a healthy network",
+        "depth: it shows that bounds, measurement and learning rate accept a healthy network; its "
+        "directions, of which each layer loses some, and its arithmetic are not judged",
         contrasts.shallow,
     ),
     Question(
         "rival",
         "Does a recipe that does without this design stay further inside?",
-        "which of the two learns more: that takes matched training runs",
+        "which of the two learns more, for that takes matched training runs; and the arithmetic "
+        "meant, in which the rival is not run against float64",
         contrasts.rival,
     ),
     Question(
