@@ -120,8 +120,8 @@ def planned(
     """The plan of a commission, what is not given filled in. Raises SpecificationError.
 
     ``depths``: 12, 48 and 96 by default, those above the case's own depth left out and its own put
-    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch has two weight
-    layers or more, else orthogonal weights.
+    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch of an equation has
+    two weight layers or more and for a builder, else orthogonal weights.
     """
     if isinstance(case, EquationCase):
         own = case.specification.network.depth
@@ -136,7 +136,7 @@ def planned(
         counted = count(case.specification.network.block)
         usual = "fixup" if counted.m and min(counted.m) > 1 and counted.has_skip else "orthogonal"
     else:
-        usual, wanted = "", tuple(sorted(set(depths or ())))
+        usual, wanted = "fixup", tuple(sorted(set(depths or ())))
         if wanted:
             axis = axis or "depth"
             case = case.changed(Change(axis, str(wanted[-1])))
