@@ -94,15 +94,14 @@ def test_the_control_is_plain_shallow_and_inside(sick):
     assert "the control is h = W2(relu(W1(h)))" in found.notes
 
 
-def test_the_control_takes_the_step_too(healthy, tmp_path):
-    judged = {j.name for j in gate(healthy, "shallow control").judgements}
-    assert judged >= {"gradient_ratio", "functional_update", "stiffness"}
-    # A rate that no network of these layers bears is not the depth's fault.
+def test_a_rate_that_is_too_large_is_not_held_against_the_control(tmp_path):
+    """It was chosen for the network, and a plain stack of its layers has another curvature."""
     found = commission(HEALTHY, tmp_path / "record", **{**SMALL, "step": Step("sgd", 300.0)})
     assert gate(found, "first update").state == "fail"
     control = gate(found, "shallow control")
-    assert control.state == "fail"
-    assert "the control is out of the corridor: stiffness" in control.reason
+    assert control.state == "pass"
+    assert "first update" in control.leaves_open
+    assert "first update" in gate(found, "ablation").leaves_open
 
 
 def test_a_control_that_is_out_is_a_failure(tmp_path):

@@ -33,7 +33,7 @@ from depthgauge.study.commission.transport import (
     named,
 )
 from depthgauge.study.commission.update import updates
-from depthgauge.study.corridor import Judgement, Verdict
+from depthgauge.study.corridor import Verdict
 from depthgauge.study.swept import swept
 
 __all__ = ["ablation", "depth", "rival", "shallow"]
@@ -202,8 +202,6 @@ def _held(plan: Plan, bench: Bench, case: Case, notes: tuple[str, ...] = ()) -> 
     # Of directions a plain stack of random layers loses some with each, which is no fault of it.
     bounds = Judging(plan, [n for n in bench.judged if n not in GATES["directions"]])
     verdict = bounds.at(profile.depth, profile.dtype).judge(profile)
-    first, missing = _first_update(plan, case)
-    verdict, notes = replace(verdict, judgements=(*verdict.judgements, *first)), (*notes, *missing)
     curves = tuple(curves_of(profile, named(profile.depth, case.name), _DRAWN))
     if verdict.state in ("pass", "warn"):
         return Gated("pass", "", verdict.judgements, curves=curves, notes=notes)
@@ -243,18 +241,6 @@ def _by_recipe(case: Case, recipe: str) -> tuple[Case, tuple[str, ...]]:
     built = case.build(case.seeds[0])
     changes = apply(built.module, built.batch, recipe, case.seeds[0]).changes
     return BuilderCase(code, seed=case.seeds, name=recipe), changes
-
-
-def _first_update(plan: Plan, case: Case) -> tuple[tuple[Judgement, ...], tuple[str, ...]]:
-    """The first update of a control, by the bounds of that gate, and why what of it is missing."""
-    try:
-        step = stacked(updates(plan, case))
-    except DepthgaugeError as error:
-        return (), (f"its first update was not measured: {error}",)
-    bounds = Judging(plan, GATES["first update"]).at(step.depth, step.dtype)
-    found = bounds.judge(step).judgements
-    missing = tuple(f"its {j.name} was not measured: {j.reason}" for j in found if not j.n)
-    return tuple(j for j in found if j.n), missing
 
 
 def rival(plan: Plan, bench: Bench) -> Gated:

@@ -94,8 +94,9 @@ GATES: Final = (
     Question(
         "shallow control",
         "Is a shallow plain stack of these layers inside the same bounds?",
-        "depth: it shows that bounds, measurement and learning rate accept a healthy network; its "
-        "directions, of which each layer loses some, and its arithmetic are not judged",
+        "nothing about depth: it shows that bounds and measurement accept a healthy network; its "
+        "directions, of which each layer loses some, its arithmetic, and its first update, whose "
+        "rate was chosen for another network, are not judged",
         contrasts.shallow,
     ),
     Question(
