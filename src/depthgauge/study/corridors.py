@@ -33,7 +33,7 @@ from depthgauge.study.bound import Bound
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.sections import toml_of
 
-__all__ = ["Entry", "NamedCorridor", "corridor_named", "names"]
+__all__ = ["Entry", "NamedCorridor", "corridor_named", "corridor_of", "names"]
 
 _KEYS: Final = ("name", "about", "base", "bounds", "when")
 _WHEN: Final = ("depth", "dtype", "bounds")
@@ -132,6 +132,27 @@ def corridor_named(given: str | os.PathLike[str]) -> NamedCorridor:
         )
     document = toml_of(text, "a corridor")
     return replace(_read(text, document, PurePath(text).stem), origin=text)
+
+
+def corridor_of(given: Any, usual: str) -> NamedCorridor:
+    """The corridor that was given: one, its name, its file, or bounds; ``usual`` where none was.
+
+    Raises SpecificationError.
+    """
+    if given is None:
+        return corridor_named(usual)
+    if isinstance(given, NamedCorridor):
+        return given
+    if isinstance(given, Mapping):
+        given = Corridor.of(given)
+    if isinstance(given, Corridor):
+        return replace(NamedCorridor.of(given), name=given.name or "as given")
+    if not isinstance(given, str | os.PathLike):
+        raise SpecificationError(
+            f"corridor is of type {type(given).__name__}, expected a name, a file, a Corridor or "
+            f"bounds such as {{'gradient_ratio': {{'max': 10}}}}"
+        )
+    return corridor_named(given)
 
 
 @lru_cache

@@ -12,7 +12,7 @@ from depthgauge.errors import SpecificationError, TargetError
 from depthgauge.network.spec import LARGEST_DEPTH, Network, whole_number
 from depthgauge.profile import Profile
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import NamedCorridor, corridor_named
+from depthgauge.study.corridors import NamedCorridor, corridor_of
 from depthgauge.study.swept import Measured, Sweep, swept
 from depthgauge.summaries import SUMMARIES, quantities_for
 
@@ -66,7 +66,7 @@ def sweep(
     chosen = _depths_of(depths)
     seeds = None if seed is None else seeds_of(seed)[0]
     equation = isinstance(target, str | os.PathLike | Block | Network | Specification)
-    named = _corridor_of("transport" if equation and corridor is None else corridor)
+    named = corridor_of(corridor, "transport" if equation else "default")
     if equation:
         specification = _specification(target, chosen[-1], seeds, given)
         named = named.under(specification.corridor)
@@ -132,21 +132,6 @@ def _depths_of(depths: Iterable[int]) -> tuple[int, ...]:
             f"such as (12, 48, 96)"
         )
     return tuple(found)
-
-
-def _corridor_of(given: Any) -> NamedCorridor:
-    if isinstance(given, NamedCorridor):
-        return given
-    if isinstance(given, Mapping):
-        given = Corridor.of(given)
-    if isinstance(given, Corridor):
-        return NamedCorridor.of(given)
-    if given is not None and not isinstance(given, str | os.PathLike):
-        raise SpecificationError(
-            f"corridor is of type {type(given).__name__}, expected a name, a file, a Corridor or "
-            f"bounds such as {{'gradient_ratio': {{'max': 10}}}}"
-        )
-    return corridor_named("default" if given is None else given)
 
 
 def _instruments(

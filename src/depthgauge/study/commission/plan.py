@@ -20,7 +20,7 @@ from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, EquationCase
 from depthgauge.study.changes import Change
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import Entry, NamedCorridor, corridor_named
+from depthgauge.study.corridors import Entry, NamedCorridor, corridor_of
 
 __all__ = ["DEPTHS", "RIVALS", "SHALLOW", "Plan", "planned"]
 
@@ -153,22 +153,10 @@ def planned(
     return Plan(
         case,
         wanted,
-        _corridor(corridor).under(case.corridor),
+        corridor_of(corridor, "commission").under(case.corridor),
         step or Step(),
         rival or usual,
         least,
         tuple(vary) if vary is not None else None,
         axis,
     )
-
-
-def _corridor(given: Any) -> NamedCorridor:
-    if given is None:
-        return corridor_named("commission")
-    if isinstance(given, NamedCorridor):
-        return given
-    if isinstance(given, Mapping):
-        given = Corridor.of(given)
-    if isinstance(given, Corridor):
-        return replace(NamedCorridor.of(given), name=given.name or "as given")
-    return corridor_named(given)
