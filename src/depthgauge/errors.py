@@ -6,6 +6,7 @@
     │   ├── NetworkError               depth, width, initialisation, shapes
     │   ├── SpecificationError         a TOML specification or a command option
     │   └── RecordError                a directory that is no record, or one that cannot be written
+    │       └── NewerRecordError       a record of a schema that this version does not know
     ├── TargetError (TypeError)        a target of a kind that is not measured  exit 2
     ├── ModelError (RuntimeError)      the user's model failed, in this module  exit 2
     ├── MissingExtra (ImportError)     an optional package is not installed     exit 2
@@ -28,6 +29,7 @@ __all__ = [
     "MissingExtra",
     "ModelError",
     "NetworkError",
+    "NewerRecordError",
     "NotCommissionedError",
     "RecordError",
     "SpecificationError",
@@ -67,6 +69,10 @@ class SpecificationError(UsageError):
 
 class RecordError(UsageError):
     """A directory that is no record, holds a broken one, or cannot be written to."""
+
+
+class NewerRecordError(RecordError):
+    """A record of a schema that a later version of depthgauge has brought."""
 
 
 class NotCommissionedError(DepthgaugeError, RuntimeError):

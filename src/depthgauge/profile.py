@@ -142,12 +142,12 @@ class Profile:
 
         ``seed`` is a place on the seed axis, 0 for the first seed.
         """
-        rows = self._nonfinite_rows(("nonfinite_fraction", "state_rms"), seed)
+        rows = self._lost_rows("state", seed)
         return self.sites[min(rows)] if rows else None
 
     def first_nonfinite_gradient(self, seed: int = 0) -> Site | None:
         """The same for the gradient, which travels backward: the site nearest to the output."""
-        rows = self._nonfinite_rows(("gradient_nonfinite_fraction", "gradient_rms"), seed)
+        rows = self._lost_rows("gradient", seed)
         return self.sites[max(rows)] if rows else None
 
     def why_nonfinite(self, name: str, seed: int = 0) -> str:
@@ -163,7 +163,33 @@ class Profile:
             return f"{backward} in the gradient" if backward else forward
         if name == "gradient_ratio":
             return "because the gradient RMS at the output is too small to divide by"
-        return "although states and gradients are finite where they were looked at"
+        if own := self._where_lost(name, seed):
+            return own
+        if self.columns.keys() & {"state_rms", "nonfinite_fraction"}:
+            return "although states and gradients are finite where they were looked at"
+        return "and neither states nor gradients were looked at"
+
+    def _where_lost(self, name: str, seed: int) -> str:
+        """The same from what an instrument that runs the network again has seen; ``""`` if it
+        has not."""
+        notes = self.settings.get("instruments")
+        notes = notes if isinstance(notes, Mapping) else {}
+        if name == "stiffness" and seed == 0:  # the notes are those of the first seed
+            why = notes.get("stiffness", {}).get("ratio_reason")
+            return f"since {why}" if why else ""
+        compared = name.startswith("relative_error")
+        rows = self._nonfinite_rows("relative_error_state" if compared else name, seed)
+        if rows:
+            where = f"from {self.sites[min(rows)].describe('on')}"
+        elif rows := self._nonfinite_rows(name, seed):  # of gradients, which travel backward
+            where = f"from {self.sites[max(rows)].describe('back')}"
+        else:
+            return ""
+        if name == "functional_update":
+            return f"{where} after the step"
+        note = notes.get("precision", {})
+        over = compared and note.get("first_nonfinite")
+        return f"{where}, where {note['arithmetic']} overflows" if over else where
 
     def to_dict(self, corridor_verdict: JudgedCorridor | None = None) -> dict[str, Any]:
         """The document of ``measure --json``: finite numbers, or null with a reason beside it.
@@ -219,13 +245,17 @@ class Profile:
             )
         return seed
 
-    def _nonfinite_rows(self, names: tuple[str, str], seed: int) -> list[int]:
-        """Rows where the share ``names[0]`` is not 0 or the RMS ``names[1]`` is not finite."""
+    def _nonfinite_rows(self, name: str, seed: int, share: bool = False) -> list[int]:
+        """Rows where a column is not finite, or as a share of such values not 0."""
         self._seed(seed)
-        found = []
-        for name, share in zip(names, (True, False), strict=True):
-            if column := self.columns.get(name):
-                values = column.values[:, seed]
-                bad = ~np.isfinite(values) | (share & (values > 0))
-                found += [row for row, is_bad in zip(column.rows, bad, strict=True) if is_bad]
-        return found
+        if (column := self.columns.get(name)) is None:
+            return []
+        values = column.values[:, seed]
+        bad = ~np.isfinite(values) | (share & (values > 0))
+        return [row for row, is_bad in zip(column.rows, bad, strict=True) if is_bad]
+
+    def _lost_rows(self, part: str, seed: int) -> list[int]:
+        """Rows where the river ``part`` holds values that are not finite, or its RMS is not."""
+        share = "nonfinite_fraction" if part == "state" else f"{part}_nonfinite_fraction"
+        rows = self._nonfinite_rows(share, seed, share=True)
+        return [*rows, *self._nonfinite_rows(f"{part}_rms", seed)]

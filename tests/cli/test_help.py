@@ -30,8 +30,8 @@ OPTIONS = {
     "--help --init --input --instruments --json --output --quiet --scalar --seed --size --tokens "
     "--vary --width",
     "commission": "--arg --batch --corridor --debug --depth --depths --device --draws --dtype "
-    "--exitfirst --help --init --input --json --lr --optimizer --quiet --resume --rival --scalar "
-    "--seed --shallow --size --tokens --vary --width",
+    "--exitfirst --help --init --input --json --lr --optimizer --overwrite --quiet --resume "
+    "--rival --scalar --seed --shallow --size --tokens --vary --width",
     "verify": "--arg --debug --depth --dtype --help --input --json --quiet",
     "diff": "--debug --help --json --quiet",
     "report": "--debug --format --help --output --quiet --summary",

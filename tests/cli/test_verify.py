@@ -13,10 +13,13 @@ from depthgauge import arguments
 from depthgauge.cli.main import main
 from depthgauge.cli.verify import DTYPES
 from depthgauge.record.document import Verdict
-from depthgauge.record.folder import write
+from depthgauge.record.folder import read, write
 from depthgauge.record.parts import CorridorPart
-from depthgauge.record.subject import builder_subject, own_bounds, source_of, subject_of
-from depthgauge.study.specification import read_specification
+from depthgauge.record.provenance import torch_version
+from depthgauge.record.subject import builder_subject, source_of, subject_of
+from depthgauge.study.commission.bounds import corridor_part
+from depthgauge.study.corridors import NamedCorridor
+from depthgauge.study.specification import Specification, read_specification
 from depthgauge.trace.targets import load
 from tests.cli.command import Command
 from tests.cli.test_help import imported_by
@@ -57,6 +60,12 @@ def build(layers=3):
 """
 
 
+def own_bounds(specification: Specification) -> CorridorPart:
+    """Those that it declares itself, as a record holds them that was given no other."""
+    assert specification.corridor is not None
+    return corridor_part(NamedCorridor.of(specification.corridor), 6, "float32")
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a specification, a model, and a record of each."""
@@ -64,7 +73,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "spec.toml").write_text(SPECIFICATION)
     (tmp_path / "model.py").write_text(MODEL)
     specification = read_specification("spec.toml")
-    corridor = CorridorPart(name="default", bounds=own_bounds(specification.corridor))
+    corridor = own_bounds(specification)
     subject = subject_of(specification, "spec.toml")
     write("record", factory.record(subject=subject, corridor=corridor), factory.arrays())
 
@@ -137,6 +146,47 @@ def test_code_that_changed(command: Command, place: Path) -> None:
     assert "- source of model.py changed: sha256:" in changed.out
 
 
+def test_each_reason_of_a_specification(command: Command, place: Path) -> None:
+    for old, new, words in (
+        ("depth = 6", "depth = 128", "- depth 6 -> 128"),
+        ("batch = 4", 'batch = 4\ndtype = "bfloat16"', "- dtype float32 -> bfloat16"),
+        ("relu", "tanh", "- equation changed: 'relu' -> 'tanh'"),
+        ("rmsnorm(h)", "layernorm(h)", "- equation changed: 'rmsnorm' -> 'layernorm'"),
+        ("width = 8", "width = 16", "- width 8 -> 16"),
+        ("batch = 4", "batch = 5", "- batch 4 -> 5"),
+        ("seed = [0, 1]", "seed = [0, 2]", "- seeds [0, 1] -> [0, 2]"),
+        ("seed = [0, 1]", "seed = [0, 1]\nlr = 3.0", "- arguments.lr 0.1 -> 3.0"),
+        ('"1/sqrt(L)"', '"1/L"', "- equation changed: 'sqrt(' -> nothing; ')' -> nothing"),
+    ):
+        (place / "spec.toml").write_text(SPECIFICATION)
+        edit(place / "spec.toml", old, new)
+        shown = command("verify", "record", "spec.toml")
+        assert (shown.status, shown.err) == (1, "")
+        assert shown.out.splitlines()[1] == words
+        assert shown.out.endswith("verify: stale (1 reason)\n"), shown.out
+
+
+def test_a_record_that_another_torch_made(command: Command, place: Path) -> None:
+    whole = read("record")
+    made = whole.record.provenance.model_copy(update={"torch": "1.13.1"})
+    write("record", whole.record.model_copy(update={"provenance": made}), whole.arrays)
+    for given in ((), ("spec.toml",)):
+        shown = command("verify", "record", *given)
+        assert shown.status == 1
+        assert shown.out.splitlines()[-2:] == [
+            f"- torch version 1.13.1 -> {torch_version()}", "verify: stale (1 reason)",
+        ]  # fmt: skip
+
+
+def test_a_source_that_changed_alone(command: Command, place: Path) -> None:
+    edit(place / "model.py", "import torch\n", "import torch  # the same model\n")
+    shown = command("verify", "built", "model.py:build")
+    assert shown.status == 1
+    assert [line.partition("sha256")[0] for line in shown.out.splitlines()[1:]] == [
+        "- source of model.py changed: ", "verify: stale (1 reason)",
+    ]  # fmt: skip
+
+
 def test_a_broken_record(command: Command, place: Path) -> None:
     edit(place / "record" / "record.json", '"depth": 6', '"depth": 7')
     shown = command("verify", "record", "spec.toml")
@@ -148,6 +198,23 @@ def test_a_broken_record(command: Command, place: Path) -> None:
     (place / "record" / "record.json").write_text("{")
     assert command("verify", "record", "--quiet").out == "verify: broken (1 reason)\n"
     assert command("verify", "record").status == 3
+
+
+def test_a_record_of_a_newer_schema(command: Command, place: Path) -> None:
+    edit(place / "record" / "record.json", '"schema": 1', '"schema": 2')
+    shown = command("verify", "record", "spec.toml")
+    assert (shown.status, shown.err) == (3, "")
+    assert shown.out.splitlines() == [
+        "- record.json: schema: its schema is 2, and this version of depthgauge reads up to 1; "
+        "install a",
+        "  newer depthgauge",
+        "verify: newer (1 reason)",
+    ]
+    assert command("verify", "record", "--json").document["state"] == "newer"
+    for given in (("diff", "record", "built"), ("report", "record")):
+        ran = command(*given)
+        assert ran.status == 2
+        assert "record holds the record of a newer depthgauge: record.json: schema: " in ran.err
 
 
 @pytest.mark.parametrize(
@@ -193,8 +260,7 @@ def test_two_records(command: Command, place: Path) -> None:
         subject=subject,
         gates=gates,
         verdict=Verdict(state="warn", weakest="rivers", score=0.02),
-        corridor=CorridorPart(name="default", bounds=own_bounds(
-            read_specification("spec.toml").corridor)),
+        corridor=own_bounds(read_specification("spec.toml")),
     )  # fmt: skip
     write("other", record, arrays)
     shown = command("diff", "record", "other")

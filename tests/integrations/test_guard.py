@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import depthgauge as dg
 from depthgauge.errors import NotCommissionedError, RecordError, SpecificationError, TargetError
@@ -52,10 +55,112 @@ def test_the_module_of_a_commissioned_seed_runs_and_another_does_not(
     record, file = made
     network = dg.read_specification(file).network
     dg.require(record, network.module(1))
-    with pytest.raises(NotCommissionedError, match="weights are not those of the seeds"):
-        dg.require(record, network.module(2))
-    with pytest.raises(NotCommissionedError, match="weights are not those"):
-        dg.require(record, nn.Linear(8, 8))
+    assert objections_to(record, network.module(2)) == [WEIGHTS]
+    assert objections_to(record, nn.Linear(8, 8)) == [
+        "stale: the module holds no blocks that an equation built", WEIGHTS,
+    ]  # fmt: skip
+
+
+WEIGHTS = (
+    "stale: the module's weights are not those of the seeds that were commissioned (0, 1); ask "
+    "before the first step, and build it under one of them"
+)
+
+
+def objections_to(record: Path, module: nn.Module, **given: Any) -> list[str]:
+    with pytest.raises(NotCommissionedError) as caught:
+        dg.require(record, module, **given)
+    with pytest.raises(AssertionError) as failed:
+        dg.assert_commissioned(record, module, **given)
+    assert str(failed.value).startswith(str(caught.value).splitlines()[0])
+    return [line.removeprefix("  - ") for line in str(caught.value).splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"depth": 4}, ["depth 6 -> 4"]),
+        ({"width": 16}, ["width 32 -> 16"]),
+        ({"depth": 7, "width": 16}, ["depth 6 -> 7", "width 32 -> 16"]),
+        ({"equation": "h + W2(gelu(W1(rmsnorm(h), out=2*n)))/sqrt(L)"}, [
+            "layer W1 of block 1 [32, 32] -> [64, 32]", "layer W2 of block 1 [32, 32] -> [32, 64]",
+        ]),
+        ({"equation": "h + W2(gelu(rmsnorm(h)))/sqrt(L)"}, [
+            "layer W1 of block 1 [32, 32] -> none"]),
+    ],
+)  # fmt: skip
+def test_what_a_module_is_comes_before_its_weights(
+    made: tuple[Path, Path], changes: dict[str, Any], said: list[str]
+) -> None:
+    record, file = made
+    network = replace(dg.read_specification(file).network, **changes)
+    assert objections_to(record, network.module(0)) == [*(f"stale: {x}" for x in said), WEIGHTS]
+
+
+@pytest.mark.parametrize(
+    ("equation", "words"),
+    [
+        ("h + W2(relu(W1(rmsnorm(h))))/sqrt(L)", "equation changed: 'gelu' -> 'relu'"),
+        ("h + W2(gelu(W1(rmsnorm(h))))/L", "equation changed: '0.408"),
+        ("h + W2(gelu(W1(h)))/sqrt(L)", "equation changed: 'rmsnorm(' -> nothing"),
+    ],
+)
+def test_the_weights_of_a_seed_in_another_equation(
+    made: tuple[Path, Path], equation: str, words: str
+) -> None:
+    """An activation, a factor and a norm have no weights: only a run shows them."""
+    record, file = made
+    network = replace(dg.read_specification(file).network, equation=equation)
+    (said,) = objections_to(record, network.module(0))
+    assert said.startswith(f"stale: {words}")
+
+
+def test_a_commissioned_network_inside_another_module(made: tuple[Path, Path]) -> None:
+    record, file = made
+    network = dg.read_specification(file).network
+    dg.require(record, nn.Sequential(nn.Linear(7, 32), network.module(0), nn.Linear(32, 2)).eval())
+    half = network.module(0).bfloat16()
+    assert objections_to(record, half) == ["stale: dtype float32 -> bfloat16", WEIGHTS]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, act: nn.Module) -> None:
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(width, 16), act, nn.Linear(16, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * self.down(self.act(self.up(x)))  # type: ignore[no-any-return]
+
+
+def build(layers: int = 3, width: int = 8, act: type[nn.Module] = nn.Tanh) -> Any:
+    return nn.Sequential(*[Block(width, act()) for _ in range(layers)]), torch.randn(4, width)
+
+
+def test_a_module_that_code_builds(tmp_path: Path) -> None:
+    dg.commission(build, tmp_path / "record", seed=[0, 1], vary=["layers=2"])
+
+    def seeded(**given: Any) -> tuple[nn.Module, Tensor]:
+        torch.manual_seed(0)
+        found: tuple[nn.Module, Tensor] = build(**given)
+        return found
+
+    def objections(module: nn.Module, **given: Any) -> list[str]:
+        every = objections_to(tmp_path / "record", module, **given)
+        return [line for line in every if not line.startswith("the gate '")]
+
+    module, batch = seeded()
+    assert objections(module) == objections(module, batch=batch) == []
+    module, batch = seeded(layers=5)
+    (first, *_, last) = objections(module)
+    assert first == "stale: *.up.weight '3 x [16, 8]' -> '5 x [16, 8]'"
+    assert last == WEIGHTS
+    assert objections(module, batch=batch) == ["stale: depth 3 -> 5", WEIGHTS]
+    module, batch = seeded(width=6)
+    assert objections(module, batch=batch) == ["stale: width 8 -> 6", WEIGHTS]
+    module, batch = seeded(act=nn.GELU)  # the same weights, another function
+    assert objections(module) == []
+    (said,) = objections(module, batch=batch)
+    assert said.startswith("stale: equation changed: 'tanh' -> 'gelu'")
 
 
 @pytest.mark.parametrize(
@@ -99,3 +204,9 @@ def test_what_cannot_be_held_against_a_record(made: tuple[Path, Path], tmp_path:
         dg.require(made[0], 3)  # type: ignore[arg-type]
     with pytest.raises(RecordError):
         dg.require(tmp_path / "none")
+    shutil.copytree(made[0], tmp_path / "newer")
+    document = tmp_path / "newer" / "record.json"
+    document.write_text(document.read_text().replace('"schema": 1', '"schema": 2'))
+    for target in (None, made[1]):
+        with pytest.raises(NotCommissionedError, match=r"- newer: record\.json: schema: "):
+            dg.require(tmp_path / "newer", target)  # type: ignore[arg-type]

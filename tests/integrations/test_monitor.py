@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import math
+import os
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -132,6 +136,44 @@ def test_mlflow_gets_finite_numbers_and_how_many_were_not():
     mlflow = types.SimpleNamespace(log_metrics=lambda metrics, step: calls.append((metrics, step)))
     sink_of(mlflow)({"a": 1.0, "b": math.nan}, 7)
     assert calls == [({"a": 1.0, "depthgauge/not_finite": 1.0}, 7)]
+
+
+MLFLOW = """
+import json, math, sys
+import mlflow, torch
+from torch import nn
+import depthgauge as dg
+
+net = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(8, 8), nn.Tanh())))
+mlflow.set_experiment("test")
+with mlflow.start_run() as run:
+    monitor = dg.Monitor(net, torch.randn(4, 8), every=2, log=mlflow)
+    for step in range(3):
+        monitor(step)
+    with torch.no_grad():
+        net[0].weight.fill_(math.nan)
+    monitor.look(4)
+client, kept = mlflow.MlflowClient(), {}
+for name in ("forward_drift", "not_finite"):
+    history = client.get_metric_history(run.info.run_id, f"depthgauge/{name}")
+    kept[name] = [[metric.step, metric.value] for metric in history]
+print(json.dumps([kept, monitor.looks[0]["forward_drift"]]))
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mlflow"), reason="mlflow is not installed")
+def test_mlflow_itself(tmp_path):
+    """In a process of its own: importing mlflow is what another test says nobody does."""
+    settings = {"MLFLOW_TRACKING_URI": tmp_path.as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", MLFLOW],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    kept, drift = json.loads(ran.stdout.splitlines()[-1])
+    assert kept["forward_drift"] == [[0, drift], [2, drift]]
+    assert [step for step, lost in kept["not_finite"] if lost] == [4]
 
 
 def test_tensorboard(tmp_path):

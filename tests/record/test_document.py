@@ -44,7 +44,7 @@ def test_the_keys_stand_in_the_order_of_the_documentation() -> None:
     )
     assert " ".join(key for key in document["subject"] if not key.endswith("_reason")) == (
         "target kind equation equation_hash latex scalars init depths depth width tokens size "
-        "branches m placement draws batch dtype device seeds arguments source weights data"
+        "branches m placement draws batch dtype device seeds arguments source layers weights data"
     )
     assert list(document["corridor"]["bounds"]["gradient_ratio"]) == [
         "min", "max", "warn", "reason", "source",

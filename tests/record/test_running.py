@@ -31,11 +31,14 @@ def commission(
     resume: bool = False,
     upto: int | None = None,
     pause: float = 0.0,
+    overwrite: bool = False,
     **changes: Any,
 ) -> Stored | None:
     """Four gates of made-up numbers, each with two curves; ``upto``: interrupted after so many."""
     given = {"subject": factory.subject(), "plan": PLAN, **changes}
-    with Running.open(directory, given["subject"], given["plan"], resume) as running:
+    with Running.open(
+        directory, given["subject"], given["plan"], resume, overwrite=overwrite
+    ) as running:
         if running.finished:
             return running.finished
         for place, name in list(enumerate(factory.GATES))[len(running.done) :]:
@@ -101,19 +104,57 @@ def test_a_finished_commission_is_not_run_again(tmp_path: Path) -> None:
     assert again is not None
     assert again.record == first.record
     assert (tmp_path / "record.json").read_bytes() == before
-    with pytest.raises(RecordError, match="its plan is another"):
-        commission(tmp_path, resume=True, plan={**PLAN, "depths": [12]})
+    for changed, words in (
+        ({"depths": [12]}, r"something else: plan: depths \[12, 48, 96\] -> \[12\]; leave"),
+        ({"shallow": 6}, "something else: plan: shallow none -> 6; leave"),
+    ):
+        with pytest.raises(RecordError, match=words):
+            commission(tmp_path, resume=True, plan={**PLAN, **changed})
 
 
 def test_without_resume_it_begins_anew_and_the_old_record_stays(tmp_path: Path) -> None:
     first = commission(tmp_path)
     assert first is not None
-    commission(tmp_path, upto=2, subject=factory.subject(depth=128))
+    commission(tmp_path, upto=2, plan={**PLAN, "shallow": 6})
     assert read(tmp_path).record == first.record
-    second = commission(tmp_path, subject=factory.subject(width=32))
+    second = commission(tmp_path, plan={**PLAN, "shallow": 7})
     assert second is not None
-    assert read(tmp_path).record.subject.width == 32
+    assert read(tmp_path).record.provenance.plan["shallow"] == 7
     assert not (tmp_path / "gates").exists()
+
+
+def test_the_record_of_another_specification_is_not_replaced(tmp_path: Path) -> None:
+    first = commission(tmp_path)
+    assert first is not None
+    other: Any = {"subject": factory.subject(width=32, depth=128)}
+    for resume in (False, True):
+        with pytest.raises(RecordError) as caught:
+            commission(tmp_path, resume, **other)
+        assert str(caught.value) == (
+            f"{tmp_path} holds the record of another specification (depth 96 -> 128; width 64 -> "
+            f"32); give another directory, or --overwrite to replace it"
+        )
+    assert sorted(os.listdir(tmp_path)) == [CURVES, "record.json"]
+    commission(tmp_path, upto=2, overwrite=True, **other)
+    assert read(tmp_path).record == first.record
+    with pytest.raises(RecordError, match="holds the record of another specification"):
+        commission(tmp_path, **other)
+    assert commission(tmp_path, resume=True, **other) is not None  # as it was begun
+    assert read(tmp_path).record.subject.width == 32
+    # What its code or another torch makes of the same specification is its own.
+    drawn = factory.subject(width=32, depth=128, weights={"0": "sha256:dd"}, data="sha256:ee")
+    assert commission(tmp_path, subject=drawn) is not None
+
+
+def test_a_record_that_cannot_be_read_is_not_replaced_either(tmp_path: Path) -> None:
+    commission(tmp_path)
+    path = tmp_path / "record.json"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    with pytest.raises(
+        RecordError, match=r"a record that cannot be read .*its schema is 2.*--over"
+    ):
+        commission(tmp_path)
+    assert commission(tmp_path, overwrite=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -274,14 +315,12 @@ while status == -signal.SIGKILL:
     child = os.fork()
     if not child:
         killing(number)
-        commission(directory, resume=sys.argv[3] == "new")
+        commission(directory, resume=sys.argv[3] == "new", overwrite=True)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if sys.argv[3] == "over":  # the old record or the new one
         assert read(directory).record.subject.width in (32, 64), number
-        if not Path(directory, "gates").exists() and read(directory).record.subject.width == 32:
-            continue  # it had not begun
-    commission(directory, resume=True)
+    commission(directory, resume=True, overwrite=True)
     assert read(directory).record.fingerprint == expected.record.fingerprint, number
     assert (directory / CURVES).read_bytes() == curves, number
     assert sorted(os.listdir(directory)) == [CURVES, "record.json"], number

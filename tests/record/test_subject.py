@@ -13,18 +13,14 @@ from torch import nn
 from depthgauge.errors import EquationError, SpecificationError
 from depthgauge.network.spec import Network
 from depthgauge.record.changes import subject_changes
-from depthgauge.record.parts import Bound, CorridorPart, Subject
+from depthgauge.record.parts import Subject
 from depthgauge.record.subject import (
-    OWN,
     builder_subject,
     equation_subject,
     module_hash,
-    own_bounds,
     source_of,
     subject_of,
-    with_own,
 )
-from depthgauge.study.corridor import Corridor
 from depthgauge.study.specification import Specification
 from depthgauge.trace.targets import load
 
@@ -216,20 +212,3 @@ def test_where_a_builder_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.file == "nets_of_a_test.py"
     with pytest.raises(Exception, match="gives None"):
         load("nets_of_a_test.py:build")
-
-
-# -------------------------------------------------------------------------------- corridors
-
-
-def test_the_bounds_of_a_specification_go_before_those_of_a_name() -> None:
-    corridor = Corridor.of(forward_drift={"max": 3.0})
-    own = own_bounds(corridor)
-    assert own["forward_drift"].source == OWN
-    named = {"gradient_ratio": Bound(min=0.5, source="a paper")}
-    stored = CorridorPart(name="default", bounds={**named, **own})
-    assert with_own(stored, corridor) == stored
-    assert list(with_own(stored, None).bounds) == ["gradient_ratio"]
-    moved = with_own(stored, Corridor.of(forward_drift={"max": 2.0}, state_max={"max": 9.0}))
-    assert moved.bounds["forward_drift"].max == 2.0
-    assert list(moved.bounds) == ["gradient_ratio", "forward_drift", "state_max"]
-    assert own_bounds(None) == {}

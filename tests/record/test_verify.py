@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from depthgauge.errors import NewerRecordError
 from depthgauge.record import verify as module
 from depthgauge.record.arrays import Arrays, pack
 from depthgauge.record.document import (
@@ -23,7 +24,7 @@ from depthgauge.record.document import (
     sealed,
     text,
 )
-from depthgauge.record.folder import write
+from depthgauge.record.folder import read, write
 from depthgauge.record.verify import verify
 from tests.record import factory
 
@@ -84,6 +85,10 @@ def _equation(change: str) -> dict[str, Any]:
         ({**_equation("1/sqrt(L)|1/L"), "scalars": {"a": "1/L"}},
          ["equation changed: 'sqrt(' -> nothing; ')' -> nothing"]),
         ({"placement": "post"}, ["placement pre -> post"]),
+        ({"size": 8}, ["size none -> 8"]),
+        ({"scalars": {"a": "0.5"}}, ["scalars.a 1/sqrt(L) -> 0.5"]),
+        ({"arguments": {"lr": 0.1}}, ["arguments.lr none -> 0.1"]),
+        ({"branches": 97}, ["branches 96 -> 97"]),
         ({"weights": {"0": "sha256:aa", "1": "x"}}, ["weights differ under seed 1"]),
         ({"weights": {"0": "x", "1": "y"}}, ["weights differ under seeds 0, 1"]),
         ({"data": "sha256:dd"}, ["data differ: sha256:cc... -> sha256:dd..."]),
@@ -188,6 +193,13 @@ def _with(member: str, data: bytes) -> bytes:
     return out.getvalue()
 
 
+def _compressed() -> bytes:
+    out = io.BytesIO(pack(factory.arrays()))
+    with zipfile.ZipFile(out, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("more.npy", b"0" * 99)
+    return out.getvalue()
+
+
 def _pickled() -> bytes:
     out = io.BytesIO()
     np.lib.format.write_array(out, np.array([{"a": 1}], object))
@@ -218,6 +230,11 @@ def _gates(**changes: Any) -> dict[str, Any]:
         (_gates(state="not_measured"), None,
          "record.json: verdict: the verdict is pass, better than its weakest gate: 'rivers' is "
          "not measured"),
+        ({"curves": (factory.curve("nowhere"),)}, None,
+         "record.json: curves: the curve state_rms of baseline, depth 96 (nowhere) is of "
+         "'nowhere', no gate here"),
+        ({}, _compressed(),
+         "curves.npz: arrays: its array 'more.npy' is compressed, which no record is"),
         ({"gates": (factory.gate("block", "warn"), factory.gate(curves=(0,))),
           "verdict": Verdict(state="warn", weakest="rivers")}, None,
          "record.json: verdict: 'rivers' is named as the weakest gate and is not"),
@@ -260,9 +277,7 @@ def test_what_was_changed_afterwards(directory: Path) -> None:
     assert reasons() == ["record.json: checksum"]
     path.write_text(whole.replace("\n", "\r\n"), newline="")
     assert reasons() == ["record.json: text"]
-    path.write_text(whole.replace('"schema": 1', '"schema": 2'))
-    assert reasons() == ["record.json: document"]
-    assert "install a newer depthgauge" in str(verify(directory).reasons[0])
+    assert "the same as when it was written, in other characters" in str(verify(directory))
     path.write_text(whole)
     curves.write_bytes(pack(factory.arrays(5)))
     assert reasons() == ["curves.npz: hash"]
@@ -272,6 +287,22 @@ def test_what_was_changed_afterwards(directory: Path) -> None:
     assert reasons() == ["curves.npz: file"]
     curves.write_bytes(arrays)
     assert verify(directory).state == "valid"
+
+
+def test_a_record_of_a_newer_schema_is_called_that(directory: Path) -> None:
+    path = directory / "record.json"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    found = verify(directory, factory.subject())
+    assert str(found) == (
+        f"{directory}: newer\n  record.json: schema: its schema is 2, and this version of "
+        f"depthgauge reads up to 1; install a newer depthgauge"
+    )
+    assert not found
+    assert found.to_dict()["state"] == "newer"
+    with pytest.raises(NewerRecordError, match="holds the record of a newer depthgauge: "):
+        read(directory)
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": "2"'))
+    assert verify(directory).state == "broken"
 
 
 def test_a_lost_file_of_arrays_is_not_said_for_every_curve(tmp_path: Path) -> None:

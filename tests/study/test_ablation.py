@@ -157,9 +157,31 @@ def test_a_change_of_two_factors_is_refused_unless_it_is_a_comparison(
 
 
 def test_a_comparison_that_mends_is_called_one() -> None:
-    found = run(GROWS, ["equation=h + W2(tanh(W1(h)))/L"], comparison=True, depth=48)
-    assert "the comparison equation=" in found.answer
-    assert "no single change of those tried" in found.answer
+    mends, fails = "equation=h + W2(tanh(W1(h)))/L", "equation=2*h + W2(tanh(W1(h)))"
+    found = run(GROWS, [mends, fails], comparison=True, depth=48)
+    assert found.answer == (
+        f"forward_drift and gradient_ratio fail at the baseline: the comparison {mends}, of "
+        f"activation and scale at once, brings all of them back inside; the comparison {fails}, of "
+        f"activation and scale at once, brings none of them back inside; no single change was "
+        f"tried, and a comparison does not tell which of its factors does it"
+    )
+    both = run(GROWS, [mends, "scale=1/sqrt(L)"], comparison=True, depth=48)
+    assert "scale=1/sqrt(L) alone brings all of them back inside" in both.answer
+    assert both.answer.endswith("; a comparison does not tell which of its factors does it")
+    assert "no single change" not in both.answer
+    single = run(GROWS, ["scale=1/sqrt(L)"], comparison=True, depth=48)
+    assert "comparison" not in single.answer
+
+
+def test_a_comparison_that_breaks_is_called_one() -> None:
+    breaks, holds = "equation=3*h + W2(tanh(W1(h)))", "equation=h + W2(tanh(W1(rmsnorm(h))))/L"
+    found = run(vary=[breaks, holds], comparison=True)
+    assert f"; the comparison {breaks}, of " in found.answer
+    assert " at once, breaks forward_drift and gradient_ratio" in found.answer
+    said = f"the comparison {holds}, of activation and scale at once, breaks no bound either"
+    assert said in found.answer
+    assert found.answer.endswith("a comparison does not tell which of its factors does it")
+    assert "no single change" not in found.answer
 
 
 @pytest.mark.parametrize("change", ["norm=rmsnorm", "scale=1/sqrt(24)", "depth=24", "batch=16"])

@@ -57,6 +57,10 @@ def commission(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an interrupted commission stopped.")
     ] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace the record of another specification there."),
+    ] = False,
     stop_early: Annotated[
         bool,
         typer.Option("--exitfirst", help="Run no gate behind the first that fails."),
@@ -140,6 +144,7 @@ def commission(
             target,
             directory,
             resume=resume,
+            overwrite=overwrite,
             stop_early=stop_early,
             progress=lambda name, done, of: step(done, of),
             command=["depthgauge", *sys.argv[1:]],

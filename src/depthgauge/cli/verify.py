@@ -23,8 +23,9 @@ __all__ = ["diff", "verify"]
 #: Those of ``depthgauge.arguments``, which imports torch.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
-#: Exit statuses; that of a record that is broken is not that of a directory that is none.
-_STATUS = {"valid": 0, "stale": 1, "broken": 3}
+#: Exit statuses; that of a record that is broken is not that of a directory that is none, and
+#: what this version cannot read, it cannot call valid or stale.
+_STATUS = {"valid": 0, "stale": 1, "broken": 3, "newer": 3}
 
 
 def verify(
@@ -57,20 +58,21 @@ def verify(
     """Say whether a record is whole, and whether it still holds for what is there today.
 
     Without TARGET the files and the version of torch are looked at, and --depth and --dtype where
-    they are given. An equation is compared as one; a file.toml with its weights, data and bounds,
-    a callable also with its source.
+    they are given. An equation is compared as one; a file.toml with its weights and data, a
+    callable also with its source; and each with the bounds of the record's corridor as they are
+    today.
 
     The exit status is 0 for valid, 1 for stale (each reason is said), 3 for broken (which file,
-    which check), 2 where there is no record.
+    which check) and for newer (a schema that this version cannot read), 2 where there is no record.
     """
     from depthgauge.record.verify import verify as verified
 
     found = verified(directory)
-    if found.state != "broken" and found.record is not None:
+    if found.state in ("valid", "stale") and found.record is not None:
         with diverted():
             today = _today(found.record, target, depth, dtype, arg or (), input or ())
-        if today is not None:
-            found = verified(directory, *today)
+            if today is not None:
+                found = verified(directory, *today)
     _show(found, json, quiet)
     return _STATUS[found.state]
 
@@ -94,7 +96,7 @@ def _today(
     dtype: str | None,
     arg: Sequence[str],
     inputs: Sequence[str],
-) -> tuple[Subject, CorridorPart | None] | None:
+) -> tuple[Subject, CorridorPart | str | None] | None:
     """The subject of today and its corridor, or None when nothing was given to compare."""
     number = None if depth is None else positive("--depth", depth, 1)
     if target is not None and os.path.isdir(target):
@@ -110,6 +112,8 @@ def _today(
         if number is None and dtype is None:
             return None
         return _meant(record.subject, number, dtype), None
+    from depthgauge.study.commission.bounds import corridor_today
+
     if target.endswith(".toml"):
         return _specified(record, target, number, dtype)
     if is_code(target):
@@ -117,10 +121,12 @@ def _today(
             raise SpecificationError(
                 "--depth is for an equation; give the callable its depth with --arg KEY=VALUE"
             )
-        return _of_code(record.subject, target, dtype, arg, inputs), None
+        subject = _of_code(record.subject, target, dtype, arg, inputs)
+        return subject, corridor_today(record, None)
     from depthgauge.record.subject import equation_subject
 
-    return _meant(equation_subject(record.subject, target), number, dtype), None
+    subject = _meant(equation_subject(record.subject, target), number, dtype)
+    return subject, corridor_today(record, None)
 
 
 def _meant(subject: Subject, depth: int | None, dtype: str | None) -> Subject:
@@ -135,15 +141,15 @@ def _meant(subject: Subject, depth: int | None, dtype: str | None) -> Subject:
 
 def _specified(
     record: Record, target: str, depth: int | None, dtype: str | None
-) -> tuple[Subject, CorridorPart]:
-    from depthgauge.record.subject import subject_of, with_own
+) -> tuple[Subject, CorridorPart | str]:
+    from depthgauge.record.subject import subject_of
+    from depthgauge.study.commission.bounds import corridor_today
     from depthgauge.study.specification import Changes, read_specification
 
     network = {} if depth is None else {"depth": depth}
     run = {} if dtype is None else {"dtype": dtype}
     specification = read_specification(target, Changes(network=network, run=run))
-    subject = subject_of(specification, target)
-    return subject, with_own(record.corridor, specification.corridor)
+    return subject_of(specification, target), corridor_today(record, specification)
 
 
 def _of_code(

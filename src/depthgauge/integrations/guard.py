@@ -18,7 +18,7 @@ from depthgauge.record.verify import Verification, verify
 if TYPE_CHECKING:
     from torch import nn
 
-    from depthgauge.record.parts import Subject
+    from depthgauge.record.document import Record
     from depthgauge.study.specification import Specification
 
 __all__ = ["UNMEASURED", "assert_commissioned", "objections", "require"]
@@ -31,16 +31,19 @@ def require(
     record: str | os.PathLike[str],
     target: str | Specification | nn.Module | None = None,
     *,
+    batch: Any = None,
     unmeasured: Collection[str] = UNMEASURED,
 ) -> None:
     """Nothing, if the record is valid for the target and no gate of it fails.
 
-    ``target``: a specification or its TOML file, or a module at its initialisation, whose weights
-    must be those of a seed that was commissioned; None looks at the record alone. ``unmeasured``:
-    gates that may be not measured. Raises NotCommissionedError with every objection in a line,
-    RecordError where there is no record, TargetError for another target.
+    ``target``: a specification or its TOML file, or a module at its initialisation, which must be
+    what was commissioned, with the weights of a seed that was; None looks at the record alone.
+    ``batch``: what the module's ``forward`` takes, to read the blocks of one that code builds;
+    without it such a module is known by its layers and weights alone. ``unmeasured``: gates that
+    may be not measured. Raises NotCommissionedError with every objection in a line, RecordError
+    where there is no record, TargetError for another target.
     """
-    if found := list(objections(record, target, unmeasured)):
+    if found := list(objections(record, target, unmeasured, batch)):
         raise NotCommissionedError(_text(record, found))
 
 
@@ -48,10 +51,11 @@ def assert_commissioned(
     record: str | os.PathLike[str],
     target: str | Specification | nn.Module | None = None,
     *,
+    batch: Any = None,
     unmeasured: Collection[str] = UNMEASURED,
 ) -> None:
     """The same as an assertion: a test fails with the objections as its message."""
-    found = list(objections(record, target, unmeasured))
+    found = list(objections(record, target, unmeasured, batch))
     assert not found, _text(record, found)
 
 
@@ -59,12 +63,17 @@ def objections(
     record: str | os.PathLike[str],
     target: str | Specification | nn.Module | None = None,
     unmeasured: Collection[str] = UNMEASURED,
+    batch: Any = None,
 ) -> Iterator[str]:
     """Everything that speaks against it: what is broken or stale, gates that fail or stand open."""
     from torch import nn
 
-    module = target if isinstance(target, nn.Module) else None
-    found = verify(record, None if module is not None else _subject(target))
+    from depthgauge.record.modules import module_changes
+
+    found = verify(record)
+    specification = None if isinstance(target, nn.Module) else _specification(target)
+    if specification is not None and found.record is not None and found.state != "broken":
+        found = _verified(record, found.record, specification)
     for reason in found.reasons:
         yield f"{found.state}: {' '.join(reason.lines)}"
     if found.record is None:
@@ -74,8 +83,9 @@ def objections(
         raise SpecificationError(
             f"unmeasured names '{unknown[0]}', and the gates are {', '.join(sorted(known))}"
         )
-    if module is not None:
-        yield from _weights(found, module)
+    if isinstance(target, nn.Module):
+        for change in module_changes(found.record.subject, target, batch):
+            yield f"stale: {' '.join(change.lines)}"
     for gate in found.record.gates:
         if gate.state == "fail":
             yield f"the gate '{gate.name}' fails: {gate.reason}"
@@ -83,8 +93,7 @@ def objections(
             yield f"the gate '{gate.name}' was not measured: {gate.reason}"
 
 
-def _subject(target: Any) -> Subject | None:
-    from depthgauge.record.subject import subject_of
+def _specification(target: Any) -> Specification | None:
     from depthgauge.study.specification import Specification, read_specification
 
     if target is None:
@@ -96,22 +105,17 @@ def _subject(target: Any) -> Subject | None:
             f"a target of type {type(target).__name__} cannot be held against a record; give a "
             f"specification, the path of one in TOML, or a module"
         )
-    return subject_of(target)
+    return target
 
 
-def _weights(found: Verification, module: nn.Module) -> Iterator[str]:
-    """Whether the module begins with the weights of a seed that was commissioned."""
-    from depthgauge.record.subject import drawn_hash, module_hash
+def _verified(
+    directory: str | os.PathLike[str], record: Record, specification: Specification
+) -> Verification:
+    """The record held against a specification, and against the corridor as it is today."""
+    from depthgauge.record.subject import subject_of
+    from depthgauge.study.commission.bounds import corridor_today
 
-    assert found.record is not None
-    subject = found.record.subject
-    held = subject.weights
-    own = drawn_hash(module) if subject.kind == "equation" else module_hash(module)
-    if own not in held.values():
-        yield (
-            f"stale: the module's weights are not those of the seeds that were commissioned "
-            f"({', '.join(held)}); ask before the first step, and build it under one of them"
-        )
+    return verify(directory, subject_of(specification), corridor_today(record, specification))
 
 
 def _text(record: str | os.PathLike[str], found: list[str]) -> str:

@@ -5,11 +5,11 @@
         ...                     # forward, backward, optimizer.step()
         monitor(step)
 
-A look is one measured pass of the model as it is then (``measure``): about one and a tenth of the
-time of a plain forward and backward pass, so that at ``every=100`` it costs about one per cent of a
-run whose batches are as large as this one. The model, its gradients, its buffers and the random
-numbers of the run are as before. One batch for the whole run: then a number changes because the
-weights did.
+A look is one measured pass of the model as it is then (``measure``): about one and a fifth of the
+time of a training step on this batch (``benchmarks/bench_monitor.py``), so that at ``every=100`` it
+costs about one per cent of a run whose batches are as large. The model, its gradients, its buffers
+and the random numbers of the run are as before. One batch for the whole run: then a number changes
+because the weights did.
 """
 
 from __future__ import annotations

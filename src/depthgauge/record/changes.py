@@ -5,13 +5,21 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from depthgauge.record.parts import CorridorPart, Subject
 
-__all__ = ["Change", "between", "corridor_changes", "equation_change", "subject_changes"]
+__all__ = [
+    "Change",
+    "between",
+    "corridor_changes",
+    "equation_change",
+    "some",
+    "specification_changes",
+    "subject_changes",
+]
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,13 @@ def subject_changes(before: Subject, after: Subject, within: bool = True) -> lis
     if before.seeds == after.seeds and not {"equation", *moved} & _heads(found):
         found += _data(before, after)
     return found
+
+
+def specification_changes(before: Subject, after: Subject) -> list[Change]:
+    """What makes ``after`` the subject of another specification: not the depths of a sweep, nor
+    what its code or another version of torch makes of the same words."""
+    found = subject_changes(before, after, within=False)
+    return [c for c in found if c.what not in ("source", "weights", "data", "depths")]
 
 
 def _unfolded(subject: Subject) -> str:
@@ -193,6 +208,12 @@ def between(before: object, after: object, at: str = "") -> Iterator[Change]:
     elif before != after:
         sentence = f"{at or 'it'} {_shown(before)} -> {_shown(after)}"
         yield Change(at, _jsonable(before), _jsonable(after), sentence)
+
+
+def some(changes: Sequence[object], most: int = 4) -> str:
+    """The first few, and how many others there are."""
+    shown = "; ".join(map(str, changes[:most]))
+    return f"{shown}; and {len(changes) - most} more" if len(changes) > most else shown
 
 
 def _jsonable(value: object) -> Any:

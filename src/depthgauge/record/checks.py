@@ -18,9 +18,12 @@ from depthgauge.record.document import (
 )
 from depthgauge.record.parts import WORST_FIRST, Curve, State
 
-__all__ = ["DOCUMENT", "Fault", "inconsistent", "unsealed", "unshaped"]
+__all__ = ["DOCUMENT", "NEWER", "Fault", "inconsistent", "unsealed", "unshaped"]
 
 DOCUMENT = "record.json"
+
+#: The check that a record of a newer schema does not pass: nothing is known to be wrong with it.
+NEWER = "schema"
 
 
 @dataclass(frozen=True)

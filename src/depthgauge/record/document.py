@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from depthgauge.errors import RecordError
+from depthgauge.errors import NewerRecordError, RecordError
 from depthgauge.record.parts import (
     Bound,
     CorridorPart,
@@ -165,8 +165,8 @@ def _plain(value: object) -> str:
 def parsed(data: bytes) -> Record:
     """The record in the bytes of a ``record.json``; hashes are not looked at.
 
-    Raises RecordError: no UTF-8, no JSON or half of it, a schema that is newer, a key that is
-    missing or holds something else.
+    Raises RecordError: no UTF-8, no JSON or half of it, a key that is missing or holds something
+    else; NewerRecordError for a schema that is newer.
     """
     try:
         document = json.loads(data.decode("utf-8"))
@@ -184,7 +184,7 @@ def parsed(data: bytes) -> Record:
     if not isinstance(number, int) or number < 1:
         raise RecordError(f"its schema is {number!r}, expected a whole number up to {SCHEMA}")
     if number > SCHEMA:
-        raise RecordError(
+        raise NewerRecordError(
             f"its schema is {number}, and this version of depthgauge reads up to {SCHEMA}; "
             f"install a newer depthgauge"
         )

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from depthgauge.errors import RecordError
+from depthgauge.errors import NewerRecordError, RecordError
 from depthgauge.record.arrays import Arrays, pack, unpack
-from depthgauge.record.checks import DOCUMENT, Fault, inconsistent, unsealed, unshaped
+from depthgauge.record.checks import DOCUMENT, NEWER, Fault, inconsistent, unsealed, unshaped
 from depthgauge.record.document import CURVES, FORMAT, Record, hashed, parsed, sealed, text
 from depthgauge.record.files import LOCK, locked, made, settled, staged, sweep, unlinked
 
@@ -53,11 +53,15 @@ class Stored:
 def read(directory: Place) -> Stored:
     """The record in a directory, all of it checked.
 
-    Raises RecordError: there is none, or it is broken (file, check, what is wrong).
+    Raises RecordError: there is none, or it is broken (file, check, what is wrong);
+    NewerRecordError for one of a newer schema.
     """
     stored, faults = examined(directory)
     if faults or stored is None:
-        raise RecordError(f"{os.fspath(directory)} holds a broken record: {faults[0]}")
+        name = os.fspath(directory)
+        if faults[0].check == NEWER:
+            raise NewerRecordError(f"{name} holds the record of a newer depthgauge: {faults[0]}")
+        raise RecordError(f"{name} holds a broken record: {faults[0]}")
     return stored
 
 
@@ -203,7 +207,8 @@ def examined(directory: Place) -> tuple[Stored | None, list[Fault]]:
     try:
         record = parsed(document)
     except RecordError as error:
-        return None, [Fault(DOCUMENT, "document", str(error))]
+        check = NEWER if isinstance(error, NewerRecordError) else "document"
+        return None, [Fault(DOCUMENT, check, str(error))]
     unlike = list(unsealed(record))
     if not unlike and text(record.to_dict()).encode() != document:
         unlike.append(

@@ -89,6 +89,9 @@ class Subject(Part):
     """Of the builder; of an equation the optimiser and its learning rate."""
     source: Source | None = None
     source_reason: str | None = None
+    layers: dict[str, str] = Field(default_factory=dict)
+    """Of a builder: shapes of the weights, those whose paths differ in numbers alone counted
+    together."""
     weights: dict[str, str] = Field(default_factory=dict)
     """By seed: a hash of every weight's name, shape, precision and numbers."""
     data: str = ""
@@ -228,8 +231,8 @@ class Provenance(Part):
     command: Many[str] = ()
     git: Git | None = None
     git_reason: str | None = None
-    plan: str = ""
-    """A hash of the plan of the commission, by which it is known when it is asked for again."""
+    plan: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the commission was to do; with another one it is not resumed."""
     started: str = ""
     """UTC, as in ISO 8601."""
     finished: str = ""

@@ -25,10 +25,21 @@ from pydantic import ValidationError
 
 from depthgauge.errors import RecordError
 from depthgauge.record.arrays import Arrays, pack, unpack
-from depthgauge.record.changes import between, subject_changes
-from depthgauge.record.document import CorridorPart, Record, canonical, hashed, misfit
+from depthgauge.record.changes import between, some, specification_changes, subject_changes
+from depthgauge.record.checks import DOCUMENT
+from depthgauge.record.document import CorridorPart, Record, canonical, misfit
 from depthgauge.record.files import dropped, locked, made, placed, sweep
-from depthgauge.record.folder import GATES, PLAN, Place, Stored, commit, opened, read, recovered
+from depthgauge.record.folder import (
+    GATES,
+    PLAN,
+    Place,
+    Stored,
+    commit,
+    examined,
+    opened,
+    read,
+    recovered,
+)
 from depthgauge.record.parts import Curve, Gate, Many, Part, Provenance, Subject, Verdict
 from depthgauge.record.provenance import begun, now
 
@@ -37,12 +48,13 @@ __all__ = ["Done", "Running"]
 #: The member of a gate's file that holds its document.
 _DOCUMENT: Final = "gate.json"
 
+_ANEW: Final = "leave --resume out to commission it anew, or give another directory"
+
 
 class _Begun(Part):
     """``commission.json``."""
 
     subject: Subject
-    plan: dict[str, Any]
     provenance: Provenance
 
 
@@ -91,6 +103,7 @@ class Running:
         plan: Mapping[str, Any],
         resume: bool = False,
         *,
+        overwrite: bool = False,
         command: Sequence[str] = (),
         place: Place = ".",
     ) -> Running:
@@ -99,20 +112,22 @@ class Running:
         ``plan``: what the gates are and do, as JSON: whatever must be the same for the gates that
         are done to hold. ``command`` and ``place``: the command line, and where the target stands,
         whose repository is looked at. Without ``resume`` the gates of an earlier attempt are
-        removed; a record stays until the new one takes its place.
+        removed; a record of the same specification, with ``overwrite`` of any, stays until the new
+        one takes its place.
 
-        Raises RecordError: the directory holds something else, another writer is at it, or what it
-        holds was begun with another subject, plan or version.
+        Raises RecordError: the directory holds something else, another writer is at it, what it
+        holds was begun with another subject, plan or version, or is another's record.
         """
-        folder, words = Path(directory), canonical(plan)
-        provenance = begun(command, place, directory).model_copy(update={"plan": hashed(words)})
+        folder, planned = Path(directory), json.loads(canonical(plan))
+        provenance = begun(command, place, directory).model_copy(update={"plan": planned})
         opened(folder)
         with ExitStack() as stack:
             stack.enter_context(locked(folder))
             recovered(folder)
-            begins = _Begun(subject=subject, plan=json.loads(words), provenance=provenance)
-            running = cls(folder, begins, stack)
+            running = cls(folder, _Begun(subject=subject, provenance=provenance), stack)
             if not (resume and running._continued()):
+                if not overwrite:
+                    running._spare()
                 running._start()
             running._stack = stack.pop_all()
             return running
@@ -135,6 +150,23 @@ class Running:
 
     # ------------------------------------------------------------------------- beginning
 
+    def _spare(self) -> None:
+        """Raise where a record stands that is not of this specification."""
+        if not (self._folder / DOCUMENT).exists():
+            return
+        wanted = "give another directory, or --overwrite to replace it"
+        stored, faults = examined(self._folder)
+        if stored is None:
+            raise RecordError(
+                f"{self._folder} holds a record that cannot be read ({faults[0]}); {wanted}"
+            )
+        changes = specification_changes(stored.record.subject, self._begun.subject)
+        if changes:
+            raise RecordError(
+                f"{self._folder} holds the record of another specification ({some(changes)}); "
+                f"{wanted}"
+            )
+
     def _start(self) -> None:
         """Make the folder of gates, with what began in it or not at all."""
         document = json.dumps(self._begun.model_dump(mode="json"), indent=1, ensure_ascii=False)
@@ -155,8 +187,11 @@ class Running:
         try:
             before = _Begun.model_validate_json(path.read_bytes())
         except ValidationError as error:
-            raise self._refused(f"{path.name} in it cannot be read, {misfit(error)}") from None
-        self._same(before.subject, before.plan, before.provenance)
+            raise RecordError(
+                f"{self._folder} cannot be resumed, {path.name} in it cannot be read, "
+                f"{misfit(error)}; {_ANEW}"
+            ) from None
+        self._same(before.subject, before.provenance)
         self._begun = before
         for number, path in enumerate(sorted((self._folder / GATES).glob("*.npz")), start=1):
             found = _gate(path)
@@ -168,35 +203,33 @@ class Running:
         return True
 
     def _ended(self) -> bool:
-        """Whether the directory holds the record of this very commission."""
-        if not (self._folder / "record.json").exists():
+        """Whether the directory holds the record of this very commission; that of another
+        specification is not looked at."""
+        if not (self._folder / DOCUMENT).exists():
             return False
         stored = read(self._folder)
-        self._same(stored.record.subject, None, stored.record.provenance)
+        if specification_changes(stored.record.subject, self._begun.subject):
+            return False
+        self._same(stored.record.subject, stored.record.provenance)
         self.finished = stored
         return True
 
-    def _same(self, subject: Subject, plan: Mapping[str, Any] | None, made: Provenance) -> None:
+    def _same(self, subject: Subject, made: Provenance) -> None:
         """Raise where what the directory holds is not what is asked for now."""
         today = self._begun
-        changes = [str(change) for change in subject_changes(subject, today.subject, False)]
-        if plan is not None:
-            found = between(plan, today.plan)
-            changes += [f"plan: {change}" for change in found]
-        elif made.plan != today.provenance.plan:
-            changes.append("its plan is another")
+        found = subject_changes(subject, today.subject, False)
+        told = {change.what.rpartition(".")[2] for change in found}  # the step, the depths
+        changes = list(map(str, found))
+        planned = between(made.plan, today.provenance.plan)
+        for change in sorted(planned, key=lambda change: change.what.count(".")):
+            changes += [f"plan: {change}"] * (change.what not in told)
         for name in ("depthgauge", "torch", "numpy"):
-            old, new = getattr(made, name), getattr(today.provenance, name)
-            changes += [f"{name} {old} -> {new}"] * (old != new)
+            changes += map(str, between(getattr(made, name), getattr(today.provenance, name), name))
         if changes:
-            shown = "; ".join(changes[:4]) + ("; and more" if len(changes) > 4 else "")
-            raise self._refused(f"it was begun with something else: {shown}")
-
-    def _refused(self, why: str) -> RecordError:
-        return RecordError(
-            f"{self._folder} cannot be resumed, {why}; leave --resume out to commission it anew, "
-            f"or give another directory"
-        )
+            raise RecordError(
+                f"{self._folder} cannot be resumed, it was begun with something else: "
+                f"{some(changes)}; {_ANEW}"
+            )
 
     # --------------------------------------------------------------------------- running
 

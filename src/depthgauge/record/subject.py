@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from depthgauge.equation.latex import to_latex
 from depthgauge.equation.nodes import SCALARS, Block, Let
@@ -22,33 +22,24 @@ from depthgauge.equation.text import to_text
 from depthgauge.errors import SpecificationError
 from depthgauge.jsonable import jsonable
 from depthgauge.record.document import equation_hash, hashed
-from depthgauge.record.parts import Bound, CorridorPart, Source, Subject
+from depthgauge.record.modules import block_of, layers_of
+from depthgauge.record.parts import Source, Subject
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from depthgauge.network.spec import Network
-    from depthgauge.study.corridor import Corridor
     from depthgauge.study.specification import Specification
 
 __all__ = [
-    "OWN",
     "builder_subject",
     "drawn_hash",
     "equation_subject",
     "module_hash",
-    "own_bounds",
     "source_of",
     "subject_of",
-    "with_own",
 ]
-
-#: The source of a bound that a specification declares itself.
-OWN: Final = "specification"
-
-#: A weight of a block, in the module that an equation builds.
-_BLOCK: Final = re.compile(r"(?:.*\.)?blocks\.(\d+)\.(.+)\.weight")
 
 #: What a builder may return: a module, (module, batch) or (module, batch, loss).
 Build = Callable[[int], Any]
@@ -133,6 +124,7 @@ def builder_subject(
     from depthgauge.trace.measuring import measure_module
 
     weights, data, profile = dict[str, str](), list[str](), None
+    layers: dict[str, str] = {}
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -146,6 +138,7 @@ def builder_subject(
         weights[str(seed)], found = module_hash(module), _batch_hash(batch)
         data.append(found)
         if profile is None:
+            layers = layers_of(module)
             profile = measure_module(module, batch, instruments=["state_rms"], name=target)
     if profile is None:
         raise SpecificationError(f"'{target}' was given no seed; name at least one")
@@ -168,6 +161,7 @@ def builder_subject(
         arguments=jsonable(arguments or {}),
         source=held,
         source_reason=why or None,
+        layers=layers,
         weights=weights,
         data=hashed("".join(data).encode()),
     )
@@ -197,24 +191,6 @@ def source_of(target: str | Callable[..., Any]) -> str | None:
     return spec.origin if spec else None
 
 
-# ------------------------------------------------------------------------------ corridor
-
-
-def own_bounds(corridor: Corridor | None) -> dict[str, Bound]:
-    """The bounds that a specification declares itself, as a record holds them."""
-    declared = corridor.to_dict() if corridor is not None else {}
-    return {
-        name: Bound.model_validate({**limits, "source": OWN}) for name, limits in declared.items()
-    }
-
-
-def with_own(stored: CorridorPart, corridor: Corridor | None) -> CorridorPart:
-    """The corridor that would be in force today: a record's, with the bounds of the specification
-    as they are now."""
-    named = {name: bound for name, bound in stored.bounds.items() if bound.source != OWN}
-    return CorridorPart(name=stored.name, bounds={**named, **own_bounds(corridor)})
-
-
 # -------------------------------------------------------------------------- fingerprints
 
 
@@ -229,8 +205,9 @@ def drawn_hash(module: nn.Module) -> str:
     it, by block and layer, wherever the blocks stand in the module."""
     named = []
     for path, parameter in module.named_parameters():
-        if match := _BLOCK.fullmatch(path):
-            named.append((f"{int(match[1]) + 1}.{match[2]}", parameter))
+        if (place := block_of(path)) is not None:
+            _, block, layer = place
+            named.append((f"{block}.{layer}", parameter))
     return _tensors_hash(iter(named))
 
 

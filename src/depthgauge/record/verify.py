@@ -3,6 +3,7 @@
     valid    the files are whole, and nothing that was looked at is another now
     stale    the files are whole, and something is: each reason is a sentence
     broken   the files are not what was written: which file, which check
+    newer    the record has a schema that this version does not know: neither can be told
 
 Without a subject of today only the files and the version of torch are looked at.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from depthgauge.record.changes import Change, corridor_changes, subject_changes
-from depthgauge.record.checks import Fault
+from depthgauge.record.checks import NEWER, Fault
 from depthgauge.record.document import Record
 from depthgauge.record.folder import Place, examined
 from depthgauge.record.parts import CorridorPart, Subject
@@ -23,7 +24,7 @@ from depthgauge.record.provenance import torch_version
 
 __all__ = ["Condition", "Verification", "verify"]
 
-Condition: TypeAlias = Literal["valid", "stale", "broken"]
+Condition: TypeAlias = Literal["valid", "stale", "broken", "newer"]
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,12 @@ class Verification:
 
 
 def verify(
-    directory: Place, subject: Subject | None = None, corridor: CorridorPart | None = None
+    directory: Place, subject: Subject | None = None, corridor: CorridorPart | str | None = None
 ) -> Verification:
     """Hold a record against its own hashes, and against the subject and corridor of today.
 
     ``subject``: of what is to be run now, from ``depthgauge.record.subject``; ``corridor``: the
-    bounds that would be in force now.
+    bounds that would be in force now, or why they cannot be told.
 
     Raises RecordError where there is no record: a directory that is none is not a broken one.
     """
@@ -76,12 +77,17 @@ def verify(
     name = os.fspath(directory)
     record = stored.record if stored else None
     if faults or record is None:
-        return Verification(name, "broken", tuple(faults), record, False)
+        newer = any(fault.check == NEWER for fault in faults)
+        return Verification(name, "newer" if newer else "broken", tuple(faults), record, False)
     changes = list[Change]()
     if subject is not None:
         changes += subject_changes(record.subject, subject)
-    if corridor is not None:
+    if isinstance(corridor, CorridorPart):
         changes += corridor_changes(record.corridor, corridor)
+    elif corridor is not None:
+        name = record.corridor.name
+        words = f"corridor {name} cannot be compared: {corridor}"
+        changes.append(Change("corridor", name, None, words))
     changes += _torch(record)
     return _judged(name, changes, record, subject is not None)
 

@@ -22,7 +22,7 @@ __all__ = [
     "verification_line",
 ]
 
-_STYLES = {"valid": "green", "stale": "yellow", "broken": "bold red"}
+_STYLES = {"valid": "green", "stale": "yellow", "broken": "bold red", "newer": "yellow"}
 #: Curves that are shown, those that differ most.
 _SHOWN = 12
 
@@ -31,7 +31,7 @@ def print_verification(found: Verification, console: Console) -> None:
     """What the record is of, each reason why it does not hold, and the closing line."""
     if found.record is not None:
         _about(found.directory, found.record, console)
-    if found.state != "broken" and not found.compared:
+    if found.state in ("valid", "stale") and not found.compared:
         paragraph(
             console, "no target given: only the files and the version of torch were looked at"
         )

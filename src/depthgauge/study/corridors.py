@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import PurePath
@@ -33,7 +33,7 @@ from depthgauge.study.bound import Bound
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.sections import toml_of
 
-__all__ = ["Entry", "NamedCorridor", "corridor_named", "names"]
+__all__ = ["Entry", "NamedCorridor", "corridor_named", "corridor_of", "names"]
 
 _KEYS: Final = ("name", "about", "base", "bounds", "when")
 _WHEN: Final = ("depth", "dtype", "bounds")
@@ -68,11 +68,13 @@ class Entry:
 @dataclass(frozen=True)
 class NamedCorridor:
     """Bounds with their reasons, in the order of the file; of two on one summary the later counts
-    where both hold."""
+    where both hold. ``origin``: what ``corridor_named`` finds it by; ``""`` for one that was given
+    as numbers."""
 
     name: str
     about: str
     entries: tuple[Entry, ...]
+    origin: str = ""
 
     @classmethod
     def of(cls, corridor: Corridor) -> NamedCorridor:
@@ -105,7 +107,7 @@ class NamedCorridor:
             return self
         more = NamedCorridor.of(own).entries
         name = f"{self.name}, with bounds of its own" if self.name else own.name
-        return NamedCorridor(name, self.about, (*self.entries, *more))
+        return NamedCorridor(name, self.about, (*self.entries, *more), self.origin)
 
 
 def names() -> tuple[str, ...]:
@@ -129,14 +131,36 @@ def corridor_named(given: str | os.PathLike[str]) -> NamedCorridor:
             f"or a file such as mine.toml"
         )
     document = toml_of(text, "a corridor")
-    return _read(text, document, PurePath(text).stem)
+    return replace(_read(text, document, PurePath(text).stem), origin=text)
+
+
+def corridor_of(given: Any, usual: str) -> NamedCorridor:
+    """The corridor that was given: one, its name, its file, or bounds; ``usual`` where none was.
+
+    Raises SpecificationError.
+    """
+    if given is None:
+        return corridor_named(usual)
+    if isinstance(given, NamedCorridor):
+        return given
+    if isinstance(given, Mapping):
+        given = Corridor.of(given)
+    if isinstance(given, Corridor):
+        return replace(NamedCorridor.of(given), name=given.name or "as given")
+    if not isinstance(given, str | os.PathLike):
+        raise SpecificationError(
+            f"corridor is of type {type(given).__name__}, expected a name, a file, a Corridor or "
+            f"bounds such as {{'gradient_ratio': {{'max': 10}}}}"
+        )
+    return corridor_named(given)
 
 
 @lru_cache
 def _packaged(name: str) -> NamedCorridor:
     file = resources.files("depthgauge.study").joinpath("corridors", f"{name}.toml")
     with resources.as_file(file) as path:
-        return _read(f"{name}.toml", toml_of(os.fspath(path), "a corridor"), name)
+        found = _read(f"{name}.toml", toml_of(os.fspath(path), "a corridor"), name)
+    return replace(found, origin=name)
 
 
 def _read(file: str, document: Mapping[str, Any], stem: str) -> NamedCorridor:

@@ -1,11 +1,12 @@
-"""Which single change brings a failing bound back inside, and what it breaks in turn."""
+"""Which single change brings a failing bound back inside, and what it breaks in turn; beside them
+comparisons, which change several factors and tell of none what it does."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from depthgauge.jsonable import jsonable
 
@@ -22,16 +23,21 @@ class Remedy:
     fail after it and did not before; ``fails`` still; ``unknown``: those that could be judged at
     the baseline and not after it.
 
-    ``score``: the smallest margin after it, in decades.
+    ``factors``: those that it changes, one unless it is a comparison. ``score``: the smallest
+    margin after it, in decades.
     """
 
     change: str
-    single: bool
+    factors: tuple[str, ...]
     mends: tuple[str, ...]
     breaks: tuple[str, ...]
     fails: tuple[str, ...]
     unknown: tuple[str, ...]
     score: float
+
+    @property
+    def single(self) -> bool:
+        return len(self.factors) == 1
 
     @property
     def whole(self) -> bool:
@@ -48,7 +54,7 @@ class Remedy:
         return f"it {_and(words)}" if words else ""
 
     def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {**vars(self), "whole": self.whole}
+        out: dict[str, Any] = {**vars(self), "single": self.single, "whole": self.whole}
         if abs(self.score) == float("inf"):
             side = "inside" if self.score > 0 else "outside"
             out["score_reason"] = f"infinitely far {side}"
@@ -76,8 +82,9 @@ def answer(found: Ablation) -> str:
         return "no bound was declared, so none can fail; name a corridor to have changes judged"
     failing = _failing(found.verdict)
     tried = [remedy for remedy in found.remedies if remedy.single]
+    together = [remedy for remedy in found.remedies if not remedy.single]
     if not failing:
-        return _nothing_failed(found, tried)
+        return _nothing_failed(found, tried, together)
     what = f"{_and(failing)} {'fails' if len(failing) == 1 else 'fail'} at the baseline"
     whole = [remedy for remedy in tried if remedy.whole]
     mending = [r for r in tried if set(r.mends) == set(failing) and not r.whole]
@@ -88,24 +95,38 @@ def answer(found: Ablation) -> str:
         changes = ", or ".join(remedy.change for remedy in whole)
         parts.append(f"{changes} alone brings {inside} back inside and breaks nothing")
     parts += [f"{r.change} brings {inside} back inside, but {r.cost}" for r in mending]
-    if not whole and not mending:
+    if not whole and not mending and tried:
         parts.append(f"no single change of those tried brings {inside} back inside")
         parts += [f"{r.change} brings {_and(r.mends)} back, but {r.cost}" for r in partly]
-        best = max(tried, key=lambda remedy: remedy.score, default=None)
-        if not partly and best is not None and math.isfinite(best.score):
+        best = max(tried, key=lambda remedy: remedy.score)
+        if not partly and math.isfinite(best.score):
             parts.append(f"{best.change} comes nearest, {-best.score:.3g} decades outside")
-    together = [r for r in found.remedies if not r.single and set(r.mends) == set(failing)]
-    parts += [
-        f"the comparison {r.change} brings {inside} back inside"
-        + (f", but {r.cost}" if r.cost else "")
-        for r in together
-    ]
+    parts += [_compared(remedy, failing, inside) for remedy in together]
+    if together:
+        parts.append(_NOT_TOLD if tried else f"no single change was tried, and {_NOT_TOLD}")
     if unknown := _unknown(found.verdict):
         parts.append(_were(unknown))
     return f"{what}: " + "; ".join(parts)
 
 
-def _nothing_failed(found: Ablation, tried: Sequence[Remedy]) -> str:
+#: What a comparison leaves open.
+_NOT_TOLD: Final = "a comparison does not tell which of its factors does it"
+
+
+def _compared(remedy: Remedy, failing: Sequence[str], inside: str) -> str:
+    """What a comparison does to the bounds that fail at the baseline."""
+    what = f"the comparison {remedy.change}, of {_and(remedy.factors)} at once,"
+    but = f", but {remedy.cost}" if remedy.cost else ""
+    if set(remedy.mends) == set(failing):
+        return f"{what} brings {inside} back inside{but}"
+    if remedy.mends:
+        return f"{what} brings {_and(remedy.mends)} back{but}"
+    return (
+        f"{what} {'does not bring it' if len(failing) == 1 else 'brings none of them'} back inside"
+    )
+
+
+def _nothing_failed(found: Ablation, tried: Sequence[Remedy], together: Sequence[Remedy]) -> str:
     verdict = found.verdict
     assert verdict is not None
     unknown = _unknown(verdict)
@@ -117,10 +138,17 @@ def _nothing_failed(found: Ablation, tried: Sequence[Remedy]) -> str:
     if unknown:
         text += f", but {_were(unknown)}"
     text += f"; the nearest bound is that of {nearest.name}, {nearest.margin:+.3g} decades inside"
-    broken = [remedy for remedy in tried if remedy.breaks]
-    if broken:
-        return f"{text}; " + "; ".join(f"{r.change} alone breaks {_and(r.breaks)}" for r in broken)
-    return f"{text}; no single change breaks a bound either, so this test tells none of them apart"
+    parts = [f"{r.change} alone breaks {_and(r.breaks)}" for r in tried if r.breaks]
+    if tried and not parts:
+        parts.append(
+            "no single change breaks a bound either, so this test tells none of them apart"
+        )
+    for r in together:
+        does = f"breaks {_and(r.breaks)}" if r.breaks else "breaks no bound either"
+        parts.append(f"the comparison {r.change}, of {_and(r.factors)} at once, {does}")
+    if any(remedy.breaks for remedy in together):
+        parts.append(_NOT_TOLD)
+    return "; ".join([text, *parts])
 
 
 def _remedy(row: Varied, before: Verdict) -> Remedy:
@@ -131,7 +159,7 @@ def _remedy(row: Varied, before: Verdict) -> Remedy:
     score = row.verdict.score
     return Remedy(
         row.change,
-        row.single,
+        tuple(each.factor for each in row.differences),
         tuple(name for name in failing if states.get(name) in ("pass", "warn")),
         tuple(name for name in after if name not in failing),
         tuple(name for name in after if name in failing),

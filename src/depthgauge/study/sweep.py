@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from depthgauge.errors import SpecificationError, TargetError
 from depthgauge.network.spec import LARGEST_DEPTH, Network, whole_number
 from depthgauge.profile import Profile
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import NamedCorridor, corridor_named
+from depthgauge.study.corridors import NamedCorridor, corridor_of
 from depthgauge.study.swept import Measured, Sweep, swept
 from depthgauge.summaries import SUMMARIES, quantities_for
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from depthgauge.equation.nodes import Block
     from depthgauge.instruments.subject import Effort
     from depthgauge.measurement import Progress
+    from depthgauge.study.cases import Case
     from depthgauge.study.specification import Specification
 
-__all__ = ["DEPTHS", "SEEDS", "Build", "of_builder", "of_specification", "sweep"]
+__all__ = ["DEPTHS", "SEEDS", "Build", "sweep"]
 
 DEPTHS: Final = (12, 48, 96)
 SEEDS: Final = (0, 1, 2)
@@ -64,12 +66,12 @@ def sweep(
     chosen = _depths_of(depths)
     seeds = None if seed is None else seeds_of(seed)[0]
     equation = isinstance(target, str | os.PathLike | Block | Network | Specification)
-    named = _corridor_of("transport" if equation and corridor is None else corridor)
+    named = corridor_of(corridor, "transport" if equation else "default")
     if equation:
         specification = _specification(target, chosen[-1], seeds, given)
         named = named.under(specification.corridor)
         wanted = _instruments(instruments, named, chosen, specification.dtype, loss=False)
-        run = of_specification(specification, wanted, effort)
+        run = _measured(partial(_equation_at, specification), wanted, effort)
         return swept(_name(specification), run, chosen, named, progress=progress)
     if not callable(target):
         raise TargetError(
@@ -83,63 +85,39 @@ def sweep(
         )
     wanted = _instruments(instruments, named, chosen, "", loss=True)
     name = getattr(target, "__name__", type(target).__name__)
-    run = of_builder(target, seeds or SEEDS, wanted, effort, name)
+    run = _measured(partial(_code_at, target, seeds or SEEDS, name), wanted, effort)
     return swept(name, run, chosen, named, progress=progress)
 
 
-def of_specification(
-    specification: Specification,
-    instruments: str | Sequence[str],
-    effort: Effort | None = None,
+def _measured(
+    at: Callable[[int], Case], instruments: str | Sequence[str], effort: Effort | None
 ) -> Measured:
-    """An equation at a depth, as the specification says it is run, under its seeds."""
-    seed = specification.seed
-    seeds = (seed,) if isinstance(seed, int) else tuple(seed)
-    chosen = instruments if isinstance(instruments, str) else tuple(instruments)
+    """The case at a depth, under its seeds."""
 
     def measured(depth: int, progress: Progress | None) -> Profile:
-        network = dataclasses.replace(specification.network, depth=depth)
-        run = dataclasses.replace(specification, network=network, seed=seeds, instruments=chosen)
-        return run.measure(progress, effort=effort)
+        return at(depth).measure(instruments, progress, effort=effort)
 
     return measured
 
 
-def of_builder(
-    build: Build,
-    seeds: Sequence[int],
-    instruments: str | Sequence[str],
-    effort: Effort | None = None,
-    name: str = "",
-) -> Measured:
-    """What code builds at a depth, under each seed; ``torch.manual_seed(seed)`` stands before."""
+def _equation_at(specification: Specification, depth: int) -> Case:
+    from depthgauge.study.cases import EquationCase
 
-    def measured(depth: int, progress: Progress | None) -> Profile:
-        import torch
+    network = dataclasses.replace(specification.network, depth=depth)
+    return EquationCase(dataclasses.replace(specification, network=network))
 
-        from depthgauge.study.builders import stacked
-        from depthgauge.trace.measuring import measure_module
 
-        found = []
-        for i, seed in enumerate(seeds):
-            torch.manual_seed(seed)
-            module, batch, loss = build(depth, seed)
-            found.append(
-                measure_module(
-                    module,
-                    batch,
-                    loss,
-                    seed=seed,
-                    instruments=instruments,
-                    effort=effort,
-                    name=name,
-                )
-            )
-            if progress is not None:
-                progress(i + 1, len(seeds))
-        return stacked(found)
+def _code_at(build: Build, seeds: tuple[int, ...], name: str, depth: int) -> Case:
+    """``torch.manual_seed(seed)`` stands before each build, which is told the seed too."""
+    import torch
 
-    return measured
+    from depthgauge.study.cases import BuilderCase
+
+    def code() -> Any:
+        return build(depth, torch.initial_seed())
+
+    code.__name__ = name
+    return BuilderCase(code, seed=seeds)
 
 
 # ------------------------------------------------------------------------------ what was given
@@ -154,21 +132,6 @@ def _depths_of(depths: Iterable[int]) -> tuple[int, ...]:
             f"such as (12, 48, 96)"
         )
     return tuple(found)
-
-
-def _corridor_of(given: Any) -> NamedCorridor:
-    if isinstance(given, NamedCorridor):
-        return given
-    if isinstance(given, Mapping):
-        given = Corridor.of(given)
-    if isinstance(given, Corridor):
-        return NamedCorridor.of(given)
-    if given is not None and not isinstance(given, str | os.PathLike):
-        raise SpecificationError(
-            f"corridor is of type {type(given).__name__}, expected a name, a file, a Corridor or "
-            f"bounds such as {{'gradient_ratio': {{'max': 10}}}}"
-        )
-    return corridor_named("default" if given is None else given)
 
 
 def _instruments(

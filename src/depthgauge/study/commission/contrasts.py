@@ -12,11 +12,16 @@ import math
 from dataclasses import replace
 from typing import Any, Final
 
+import torch
+from torch import nn
+
 from depthgauge.errors import DepthgaugeError, NetworkError
+from depthgauge.profile import Profile
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.rewritten import rewritten
 from depthgauge.record.parts import State
 from depthgauge.study.ablation import Ablation, Varied
-from depthgauge.study.builders import stacked
+from depthgauge.study.builders import BuilderCase, stacked
 from depthgauge.study.cases import Case, EquationCase, measured
 from depthgauge.study.commission.gated import Drawn, Gated, curves_of, table
 from depthgauge.study.commission.plain import plain_control
@@ -199,26 +204,60 @@ def _held(plan: Plan, bench: Bench, case: Case, notes: tuple[str, ...] = ()) -> 
     return Gated(verdict.state, reason, verdict.judgements, curves=curves, notes=notes)
 
 
+def _apart(plan: Plan, bench: Bench, profile: Profile | DepthgaugeError) -> list[str]:
+    """The bounds that say nothing of a network whose gradients are all zero: a ratio of two of them
+    is no number, and its first step moves no state."""
+    if isinstance(profile, DepthgaugeError) or "gradient_rms" not in profile.columns:
+        return []
+    if profile.columns["gradient_rms"].values.any():
+        return []
+    bounded = {name for name, _ in plan.bounds(profile.depth, profile.dtype).bounds}
+    names = (*bench.judged, "functional_update")
+    return [n for n in names if n in bounded and n.startswith(("gradient", "functional"))]
+
+
+def _by_recipe(case: Case, recipe: str) -> tuple[Case, tuple[str, ...]]:
+    """The case by a recipe, and what that changes. Raises NetworkError where the recipe cannot be
+    put into all of it, and what ``recipes.apply`` raises."""
+    if isinstance(case, EquationCase):
+        made = rewritten(case.specification.network, recipe)
+        given = replace(case.specification, network=made.network)
+        return EquationCase(given, recipe), made.changes
+    assert isinstance(case, BuilderCase)
+
+    def code() -> tuple[nn.Module, Any, Any]:
+        # The seed that stands before each build; the case's own build sets it again.
+        built = case.build(seed := torch.initial_seed())
+        applied = apply(built.module, built.batch, recipe, seed)
+        if applied.left:
+            raise NetworkError(f"of this module it leaves {applied.left[0]}")
+        return applied.model, built.batch, built.loss
+
+    built = case.build(case.seeds[0])
+    changes = apply(built.module, built.batch, recipe, case.seeds[0]).changes
+    return BuilderCase(code, seed=case.seeds, name=recipe), changes
+
+
 def rival(plan: Plan, bench: Bench) -> Gated:
-    """The same block by a recipe that claims to do without what it has."""
-    case = plan.equation
-    if case is None:
-        return Gated("not_measured", "a rival is made of an equation; give one, or compare recipes")
-    other = case.specification.network
+    """The same network by a recipe that claims to do without what it has."""
+    case = plan.cases[plan.depths[-1]]
     try:
-        made = rewritten(other, plan.rival)
+        against, changes = _by_recipe(case, plan.rival)
     except DepthgaugeError as error:
-        return Gated("not_measured", f"{plan.rival} does not cover this block: {error}")
-    against = EquationCase(replace(case.specification, network=made.network), plan.rival)
+        return Gated("not_measured", f"{plan.rival} does not cover this network: {error}")
     profiles = measured([case, against], SEEN)
     steps = bench.first, updates(plan, against)
     rows, scores, curves = [], [], []
+    apart = _apart(plan, bench, profiles[1])
+    if apart:
+        why = f"no gradient reaches the states of {plan.rival} in its first step, from a head of 0"
+        changes = (f"{' and '.join(apart)} cannot be compared: {why}", *changes)
     for one, profile, step in zip((case, against), profiles, steps, strict=True):
         if isinstance(profile, DepthgaugeError):
             return Gated("not_measured", f"{one.name}: {profile}")
         seen = (
-            (profile, bench.judging),
-            (stacked(step), Judging(plan, GATES["first update"])),
+            (profile, Judging(plan, set(bench.judged) - set(apart))),
+            (stacked(step), Judging(plan, set(GATES["first update"]) - set(apart))),
         )
         judged = [j for p, b in seen for j in b.at(p.depth, p.dtype).judge(p).judgements]
         scores.append(min((j.margin for j in judged if j.n), default=-math.inf))
@@ -229,10 +268,11 @@ def rival(plan: Plan, bench: Bench) -> Gated:
     more: dict[str, Any] = {
         "tables": (table("rival", title, columns, rows),),
         "curves": tuple(curves),
-        "notes": made.changes,
+        "notes": changes,
     }
     own, its = scores
-    said = f"smallest margin {own:+.3g} decades, {plan.rival} {its:+.3g}"
+    without = f", {' and '.join(apart)} aside" if apart else ""
+    said = f"smallest margin {own:+.3g} decades, {plan.rival} {its:+.3g}{without}"
     if its > own + _BETTER:
         state: State = "fail" if own < 0 <= its else "warn"
         return Gated(state, f"{plan.rival} is further inside: {said}", **more)

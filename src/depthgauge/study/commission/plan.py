@@ -6,6 +6,7 @@ same, and then ends with the same numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, EquationCase
 from depthgauge.study.changes import Change
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import NamedCorridor, corridor_named
+from depthgauge.study.corridors import Entry, NamedCorridor, corridor_of
 
 __all__ = ["DEPTHS", "RIVALS", "SHALLOW", "Plan", "planned"]
 
@@ -70,20 +71,39 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
-        step = self.step
+        step, bounds, own = self.step, self._bounds(), self.case.corridor
         return {
             "depths": list(self.depths),
             "corridor": self.corridor.name,
-            "bounds": [
-                {"name": e.name, "where": e.where, **e.bound.to_dict()}
-                for e in self.corridor.entries
-            ],
+            "corridor_from": self.corridor.origin,
+            "own": [name for name, _ in own.bounds] if own is not None else [],
+            "bounds": {name: _limits(entry) for name, entry in bounds.items()},
+            "reasons": {
+                name: "; ".join(filter(None, (entry.bound.reason, entry.bound.source)))
+                for name, entry in bounds.items()
+            },
             "optimizer": str(step.optimizer),
             "lr": step.rate,
             "rival": self.rival,
             "shallow": self.shallow,
             "vary": list(self.vary) if self.vary is not None else None,
         }
+
+    def _bounds(self) -> dict[str, Entry]:
+        """The corridor's entries under their names; the second on one summary is ``NAME 2``: it
+        goes before the first where both hold."""
+        counts, found = Counter[str](), dict[str, Entry]()
+        for entry in self.corridor.entries:
+            counts[entry.name] += 1
+            number = counts[entry.name]
+            found[f"{entry.name} {number}" if number > 1 else entry.name] = entry
+        return found
+
+
+def _limits(entry: Entry) -> str:
+    """``depth 200 and more: min 0.5, max 2, warn 0.1``."""
+    where = f"{entry.where}: " if entry.where else ""
+    return f"{where}{entry.bound}, warn {entry.bound.warn:g}"
 
 
 def planned(
@@ -100,8 +120,8 @@ def planned(
     """The plan of a commission, what is not given filled in. Raises SpecificationError.
 
     ``depths``: 12, 48 and 96 by default, those above the case's own depth left out and its own put
-    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch has two weight
-    layers or more, else orthogonal weights.
+    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch of an equation has
+    two weight layers or more and for a builder, else orthogonal weights.
     """
     if isinstance(case, EquationCase):
         own = case.specification.network.depth
@@ -116,7 +136,7 @@ def planned(
         counted = count(case.specification.network.block)
         usual = "fixup" if counted.m and min(counted.m) > 1 and counted.has_skip else "orthogonal"
     else:
-        usual, wanted = "", tuple(sorted(set(depths or ())))
+        usual, wanted = "fixup", tuple(sorted(set(depths or ())))
         if wanted:
             axis = axis or "depth"
             case = case.changed(Change(axis, str(wanted[-1])))
@@ -133,22 +153,10 @@ def planned(
     return Plan(
         case,
         wanted,
-        _corridor(corridor).under(case.corridor),
+        corridor_of(corridor, "commission").under(case.corridor),
         step or Step(),
         rival or usual,
         least,
         tuple(vary) if vary is not None else None,
         axis,
     )
-
-
-def _corridor(given: Any) -> NamedCorridor:
-    if given is None:
-        return corridor_named("commission")
-    if isinstance(given, NamedCorridor):
-        return given
-    if isinstance(given, Mapping):
-        given = Corridor.of(given)
-    if isinstance(given, Corridor):
-        return replace(NamedCorridor.of(given), name=given.name or "as given")
-    return corridor_named(given)

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from depthgauge.errors import DepthgaugeError, SpecificationError
 from depthgauge.record.folder import Stored
-from depthgauge.record.parts import Bound, CorridorPart, Gate, State, Verdict
+from depthgauge.record.parts import CorridorPart, Gate, State, Verdict
 from depthgauge.record.running import Running
 from depthgauge.study.cases import EquationCase, case_of, differences
 from depthgauge.study.changes import Change
 from depthgauge.study.commission import contrasts, transport, update
+from depthgauge.study.commission.bounds import corridor_part
 from depthgauge.study.commission.gated import Gated, curve_parts, part_of, worst
 from depthgauge.study.commission.plan import Plan, planned
 from depthgauge.study.commission.subject import subject_of_plan
@@ -79,7 +80,9 @@ GATES: Final = (
     Question(
         "ablation",
         "Which single feature does the network owe its health to, or its failure?",
-        "pairs of features that act together, and what each is worth in training",
+        "pairs of features that act together, what a change does to the first update and in the "
+        "arithmetic meant (each would take as long again as those gates), and what each is worth "
+        "in training",
         contrasts.ablation,
     ),
     Question(
@@ -91,13 +94,16 @@ GATES: Final = (
     Question(
         "shallow control",
         "Is a shallow plain stack of these layers inside the same bounds?",
-        "nothing about depth: it shows that bounds and measurement accept a healthy network",
+        "nothing about depth: it shows that bounds and measurement accept a healthy network; its "
+        "directions, of which each layer loses some, its arithmetic, and its first update, whose "
+        "rate was chosen for another network, are not judged",
         contrasts.shallow,
     ),
     Question(
         "rival",
         "Does a recipe that does without this design stay further inside?",
-        "which of the two learns more: that takes matched training runs",
+        "which of the two learns more, for that takes matched training runs; and the arithmetic "
+        "meant, in which the rival is not run against float64",
         contrasts.rival,
     ),
     Question(
@@ -142,6 +148,7 @@ def commission(
     directory: str | os.PathLike[str],
     *,
     resume: bool = False,
+    overwrite: bool = False,
     stop_early: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
     command: Sequence[str] = (),
@@ -151,7 +158,8 @@ def commission(
 
     ``target`` and most of ``given`` as ``study.cases.case_of`` takes them; ``depths``, ``axis``,
     ``corridor``, ``step``, ``rival``, ``shallow`` and ``vary`` as ``study.commission.plan.planned``
-    does. ``resume``: go on where an interrupted commission of the same plan stopped.
+    does. ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
+    replace the record of another specification that stands there.
     ``stop_early``: leave the gates behind the first that fails not run, which is not passed.
     ``progress``: called with a gate's name, how many are behind, and of how many.
 
@@ -161,10 +169,16 @@ def commission(
     plan = plan_of(target, **given)
     subject = subject_of_plan(plan)
     with Running.open(
-        directory, subject, {**plan.to_dict(), "stop_early": stop_early}, resume, command=command
+        directory,
+        subject,
+        {**plan.to_dict(), "stop_early": stop_early},
+        resume,
+        overwrite=overwrite,
+        command=command,
     ) as running:
         if running.finished is None:
-            _run(plan, running, stop_early, progress)
+            corridor = corridor_part(plan.corridor, subject.depth, subject.dtype)
+            _run(plan, running, corridor, stop_early, progress)
         assert running.finished is not None
         return Commission(plan, os.fspath(directory), running.finished)
 
@@ -207,6 +221,7 @@ def _varied(plan: Plan) -> None:
 def _run(
     plan: Plan,
     running: Running,
+    corridor: CorridorPart,
     stop_early: bool,
     progress: Callable[[str, int, int], None] | None,
 ) -> None:
@@ -225,7 +240,7 @@ def _run(
         gate = part_of(question.name, question.asks, question.leaves_open, gated)
         running.add(gate, arrays, parts, seconds=round(time.perf_counter() - start, 3))
     gates = tuple(done.gate for done in running.done)
-    running.finish(overall(gates), _corridor(plan))
+    running.finish(overall(gates), corridor)
 
 
 def _answered(question: Question, plan: Plan, bench: Bench) -> Gated:
@@ -255,13 +270,4 @@ def overall(gates: Sequence[Gate]) -> Verdict:
         weakest=weakest.name,
         score=score,
         **({"score_reason": why} if why else {}),
-    )
-
-
-def _corridor(plan: Plan) -> CorridorPart:
-    dtype = plan.case.factors.get("precision", "float32")
-    bounds = plan.bounds(plan.depths[-1] if plan.depths else 1, dtype).bounds
-    return CorridorPart(
-        name=plan.corridor.name,
-        bounds={name: Bound.model_validate(b.to_dict()) for name, b in bounds},
     )

@@ -315,10 +315,12 @@ def precision(plan: Plan, bench: Bench) -> Gated:
     note = profile.settings.get("instruments", {})
     assert isinstance(note, dict)
     said = note.get("precision", {})
+    over = said.get("format") if said.get("first_nonfinite") else None  # the reason says so
     first = [
-        f"{name.removeprefix('headroom_').removesuffix('_bits')}: {site}"
+        f"{format}: {site}"
         for name in GATES["precision"]
-        if (site := _first_without_room(profile, name))
+        if (format := name.removeprefix("headroom_").removesuffix("_bits")) != over
+        and (site := _first_without_room(profile, name))
     ]
     return judged(
         bench.judgements(profile, GATES["precision"]),

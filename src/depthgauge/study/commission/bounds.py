@@ -1,0 +1,57 @@
+"""The bounds in force, as a record holds them, and those that would be in force today."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from depthgauge.errors import SpecificationError
+from depthgauge.record.parts import Bound, CorridorPart
+from depthgauge.study.corridors import NamedCorridor, corridor_named
+
+if TYPE_CHECKING:
+    from depthgauge.record.document import Record
+    from depthgauge.study.specification import Specification
+
+__all__ = ["corridor_part", "corridor_today"]
+
+
+def corridor_part(corridor: NamedCorridor, depth: int, dtype: str) -> CorridorPart:
+    """The bounds of a corridor at this depth and in this precision, with their reasons."""
+    bounds = corridor.at(depth, dtype).bounds
+    return CorridorPart(
+        name=corridor.name,
+        bounds={name: Bound.model_validate(bound.to_dict()) for name, bound in bounds},
+    )
+
+
+def corridor_today(record: Record, specification: Specification | None) -> CorridorPart | str:
+    """The bounds that a commission of today would hold what was commissioned against, or why they
+    cannot be told.
+
+    The corridor is the one that the specification names, else the record's as it is there today,
+    with the specification's own bounds before it, or without one those of the record. Bounds that
+    were given as numbers, in Python, are those of the record. A change of depth or precision is
+    said as such, not by its bounds.
+    """
+    subject, stored, plan = record.subject, record.corridor, record.provenance.plan
+    own: dict[str, Bound] = {}
+    if specification is None:
+        own = {
+            name: stored.bounds[name] for name in _texts(plan.get("own")) if name in stored.bounds
+        }
+    elif specification.corridor is not None:
+        declared = NamedCorridor.of(specification.corridor)
+        own = dict(corridor_part(declared, subject.depth, subject.dtype).bounds)
+    named = {} if specification is None else specification.commission
+    origin = named.get("corridor") or plan.get("corridor_from")
+    if not origin:
+        return CorridorPart(name=stored.name, bounds={**stored.bounds, **own})
+    try:
+        today = corridor_part(corridor_named(str(origin)), subject.depth, subject.dtype)
+    except SpecificationError as error:
+        return str(error)
+    return CorridorPart(name=today.name, bounds={**today.bounds, **own})
+
+
+def _texts(given: object) -> list[str]:
+    return list(map(str, given)) if isinstance(given, list) else []

@@ -1,0 +1,177 @@
+"""``depthgauge commission``: the record it writes, what it refuses to replace, how it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import depthgauge as dg
+from depthgauge.errors import NotCommissionedError
+from depthgauge.record.folder import read
+from depthgauge.study import corridors
+from depthgauge.study.commission import run as running
+from depthgauge.study.corridor import Bound
+from depthgauge.study.corridors import corridor_named
+from tests.cli.command import Command, Ran
+
+SPECIFICATION = """
+[block]
+equation = "h + W2(relu(W1(rmsnorm(h))))/sqrt(L)"
+[init]
+default = "he"
+[network]
+depth = 4
+width = 8
+[run]
+batch = 8
+seed = [0, 1]
+optimizer = "sgd"
+lr = 0.01
+[commission]
+depths = [2]
+vary = ["scale*2"]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.toml").write_text(SPECIFICATION)
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_record_of_another_specification_is_not_replaced(command: Command, place: Path) -> None:
+    ran = command("commission", "spec.toml", "-o", "out", "--quiet")
+    assert ran.status == 1  # no training runs
+    first = read("out").record
+    assert command("commission", "spec.toml", "-o", "out", "--quiet").status == 1  # its own
+    assert read("out").record.fingerprint == first.fingerprint
+    edit(place / "spec.toml", "relu", "gelu")
+    refused = command("commission", "spec.toml", "-o", "out", "--quiet")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == (
+        "depthgauge: out holds the record of another specification (equation changed: 'relu' -> "
+        "'gelu'); give another directory, or --overwrite to replace it\n"
+    )
+    assert read("out").record.fingerprint == first.fingerprint
+    assert command("commission", "spec.toml", "-o", "out", "--quiet", "--overwrite").status == 1
+    assert "gelu" in read("out").record.subject.equation
+
+
+def test_what_is_another_in_the_plan_is_named(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both of a commission that was interrupted and of one that has ended."""
+
+    def interrupted(plan: object, bench: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    given = ("commission", "spec.toml", "-o", "out", "--quiet")
+    gates = list(running.GATES)
+    gates[2] = dataclasses.replace(gates[2], run=interrupted)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "GATES", tuple(gates))
+        assert command(*given).status == 130
+    for said in ("it was begun with something else: ", "the record of another specification ("):
+        for more, words in (
+            (("--shallow", 3), "plan: shallow 8 -> 3"),
+            (("--vary", "norm=none"), "plan: vary [scale*2] -> [norm=none]"),
+            (("--exitfirst",), "plan: stop_early false -> true"),
+            (("--rival", "orthogonal"), "plan: rival fixup -> orthogonal"),
+            (("--depths", "3"), "depths [2, 4] -> [3, 4]"),
+            (("--lr", "0.5"), "arguments.lr 0.01 -> 0.5"),
+            (("--corridor", "default"), "plan: corridor commission -> default"),
+        ):
+            ran = command(*given, "--resume", *more)
+            assert ran.status == 2
+            lr = more[0] == "--lr"  # of a record it is the specification
+            assert f"{said if lr else 'it was begun with something else: '}{words}" in ran.err
+            assert ran.err.count("\n") == 1
+        assert command(*given, "--resume").status == 1  # goes on, and then has ended
+    assert command(*given, "--resume").status == 1
+
+
+CORRIDOR = """
+name = "mine"
+[bounds.gradient_ratio]
+min = 0.01
+max = 100
+[[when]]
+depth = { min = 100 }
+[when.bounds.gradient_ratio]
+max = 10
+"""
+
+
+def reasons(ran: Ran) -> list[str]:
+    return [reason["sentence"] for reason in ran.document["reasons"]]
+
+
+def test_a_corridor_that_changed_makes_the_record_stale(command: Command, place: Path) -> None:
+    (place / "mine.toml").write_text(CORRIDOR)
+    edit(place / "spec.toml", "[commission]", "[corridor]\nstate_max = {max = 99}\n[commission]")
+    given = ("commission", "spec.toml", "-o", "out", "--quiet", "--corridor", "mine.toml")
+    assert command(*given).status == 1
+    equation = "h + W2(relu(W1(rmsnorm(h))))/sqrt(L)"
+    for target in ("spec.toml", equation):
+        found = command("verify", "out", target, "--json")
+        assert (found.status, reasons(found)) == (0, [])
+    edit(place / "mine.toml", "max = 10\n", "max = 9\n")  # at depths that were not commissioned
+    assert command("verify", "out", "spec.toml").status == 0
+    edit(place / "mine.toml", "max = 100\n", 'max = 50\nreason = "a"\n')
+    moved = "corridor: gradient_ratio min 0.01, max 100, warn 0.1 -> min 0.01, max 50, warn 0.1"
+    for target in ("spec.toml", equation):
+        found = command("verify", "out", target, "--json")
+        assert (found.status, reasons(found)) == (1, [moved])
+    edit(place / "spec.toml", "[corridor]\nstate_max = {max = 99}\n", "")
+    found = command("verify", "out", "spec.toml", "--depth", "200", "--json")
+    assert reasons(found) == [  # of the depth that was commissioned: the change of depth is said
+        "depth 4 -> 200", moved, "corridor: state_max max 99, warn 0.1 -> no bound",
+    ]  # fmt: skip
+    (place / "mine.toml").unlink()
+    found = command("verify", "out", "spec.toml", "--json")
+    assert found.status == 1
+    assert reasons(found)[-1].startswith(
+        "corridor mine, with bounds of its own cannot be compared: mine.toml cannot be read: "
+    )
+
+
+def test_the_packages_own_corridor_may_change_too(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command("commission", "spec.toml", "-o", "out", "--quiet").status == 1
+    assert command("verify", "out", "spec.toml").status == 0
+    now = corridor_named("commission")
+    wider = tuple(
+        dataclasses.replace(e, bound=Bound(max=0.5)) if e.name == "dead_fraction" else e
+        for e in now.entries
+    )
+    other = dataclasses.replace(now, entries=wider)
+    with monkeypatch.context() as patch:
+        patch.setattr(corridors, "_packaged", lambda name: other)
+        found = command("verify", "out", "spec.toml", "--json")
+        with pytest.raises(NotCommissionedError, match="stale: corridor: dead_fraction max"):
+            dg.require("out", "spec.toml")
+    assert found.status == 1
+    (words,) = reasons(found)
+    assert words.startswith("corridor: dead_fraction max 0.99")
+    assert words.endswith("-> max 0.5, warn 0.1")
+    dg.require("out", "spec.toml")
+
+
+def test_a_specification_that_names_another_corridor(command: Command, place: Path) -> None:
+    assert command("commission", "spec.toml", "-o", "out", "--quiet").status == 1
+    edit(place / "spec.toml", "[commission]\n", '[commission]\ncorridor = "transport"\n')
+    found = command("verify", "out", "spec.toml", "--json")
+    assert found.status == 1
+    assert all(words.startswith("corridor: ") for words in reasons(found))
+    assert any(words.endswith("-> no bound") for words in reasons(found))
