@@ -89,6 +89,18 @@ def test_bfloat16_against_float64(command: Command, target: str) -> None:
     assert emulated["settings"]["instruments"]["precision"]["arithmetic"] == "float8_e4m3"
 
 
+def test_autocast_of_an_equation_rounds_what_its_float32_module_would_round(
+    command: Command,
+) -> None:
+    given = ("measure", *RESIDUAL, "--against", "float64", "--json", "--dtype")
+    last = {
+        dtype: command(*given, dtype).document["sites"][-1]["relative_error_state"]
+        for dtype in ("float32", "autocast-float16", "autocast-bfloat16", "bfloat16")
+    }
+    assert 0 < last["float32"] < last["autocast-float16"] < last["autocast-bfloat16"] / 3
+    assert last["autocast-bfloat16"] < 2 * last["bfloat16"]
+
+
 @pytest.mark.parametrize(("scale", "held"), [("1.0", True), ("1e6", False)])
 def test_what_float16_cannot_hold_is_a_sentence(
     command: Command, target: str, scale: str, held: bool

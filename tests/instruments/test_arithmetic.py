@@ -76,6 +76,17 @@ def test_autocast_is_pytorchs(name: str) -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_autocast_of_a_float64_model_is_that_of_its_float32_copy(name: str) -> None:
+    model, x = two()
+    wide = copy.deepcopy(model).double()
+    out, _ = ran(arithmetic_named(f"autocast-{name}"), wide, x.double())
+    with torch.autocast("cpu", dtype=FORMATS[name].dtype):
+        assert torch.equal(out, model(x))
+        assert wide(x.double()).dtype == torch.float64  # which autocast itself leaves alone
+    assert next(wide.parameters()).dtype == torch.float64
+
+
 @pytest.mark.parametrize("name", ["float8_e4m3", "float8_e5m2"])
 @pytest.mark.parametrize("scaling", ["plain", "amax"])
 def test_float8_rounds_the_factors_of_products(name: str, scaling: str) -> None:

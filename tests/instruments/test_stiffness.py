@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -582,7 +583,6 @@ def test_a_budget_gives_the_ratio_or_none(
         subject = Subject(model, batch, targets, [4], runner(targets, batch))
         with monkeypatch.context() as patched:
             clock = Clock(readings)
-            patched.setattr("depthgauge.instruments.curved.time", clock)
             patched.setattr("depthgauge.instruments.subject.time", clock)
             found = stiffness(subject, effort, steps=steps)
         note = found.notes["stiffness"]
@@ -601,6 +601,31 @@ def test_a_budget_gives_the_ratio_or_none(
     assert any("the curvature had not settled" in note["ratio_reason"] for note in without)
     assert any(note["converged"] for note in given)
     assert not all(note["converged"] for note in given)
+
+
+@pytest.mark.parametrize("deadline", [0.1, None])
+def test_it_ends_with_its_own_share_of_the_budget(
+    deadline: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = stiff()
+    now = itertools.count(0, 0.01)  # a hundredth of a second between two readings
+
+    class Ticking:
+        def perf_counter(self) -> float:
+            return next(now)
+
+    effort = Effort(budget=20.0, began=0.0, step=Step("adam", 1e-3), deadline=deadline)
+    subject = Subject(model, batch, targets, [4], runner(targets, batch))
+    monkeypatch.setattr("depthgauge.instruments.subject.time", Ticking())
+    found = stiffness(subject, effort)
+    gone = next(now)
+    assert gone < 20
+    if deadline is None:
+        assert gone > 0.2
+        assert "stiffness" in found.columns
+    else:
+        assert gone < 0.2
+        assert "its share of the budget of 20 seconds" in found.missing["stiffness"]
 
 
 def test_an_optimiser_whose_limit_is_not_known_is_missing_with_its_reason() -> None:

@@ -4,7 +4,8 @@
     float64 float32 bfloat16 float16     every parameter, buffer and floating tensor of the batch,
                                          on a copy of the model; complex tensors by their parts
     tf32                                 the float32 model with tf32 allowed in matrix products
-    autocast-bfloat16, autocast-float16  ``torch.autocast`` around the float32 model and its loss
+    autocast-bfloat16, autocast-float16  ``torch.autocast`` around the float32 model and its loss;
+                                         for these two what is float64 is cast to float32 first
     float8_e4m3, float8_e5m2             emulated: the factors of linear layers, convolutions and
                                          matrix products are cast to float8 and back, the
                                          product is taken in the model's own precision, and the
@@ -93,12 +94,14 @@ class Arithmetic:
         """
         if self.name == "own":
             return model, batch
+        dtype = self.format.dtype
         if self.name not in _CASTS:
             _plain_float32(self.name, held)
             if self.name == "tf32":
                 _has_tf32(held)
-            return model, batch
-        dtype = self.format.dtype
+            if self.emulated or not _holds_float64(held, batch):
+                return model, batch
+            dtype = torch.float32  # float64 stays as it is under autocast, and in no tf32 product
         assert dtype is not None
         return _copied(model, dtype), mapped(batch, lambda t: _converted(t, dtype))
 
@@ -204,6 +207,11 @@ def _plain_float32(name: str, held: Inventory) -> None:
                 f"parameter '{path}' is {kind}, but {name} runs around float32 weights; call "
                 f"model.float() first, or compare '{kind}'"
             )
+
+
+def _holds_float64(held: Inventory, batch: Any) -> bool:
+    every = [*(t for _, t in (*held.parameters, *held.buffers)), *(t for _, t in tensors(batch))]
+    return any(t.dtype == torch.float64 for t in every)
 
 
 def _has_tf32(held: Inventory) -> None:

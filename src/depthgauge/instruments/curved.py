@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -204,13 +203,11 @@ def cut(effort: Effort, when: str) -> dict[str, Any]:
 
 
 def _spent(effort: Effort, when: str) -> str:
-    return f"the budget of {effort.budget:g} seconds was spent {when}"
+    return f"its share of the budget of {effort.budget:g} seconds was spent {when}"
 
 
 def _deadline(effort: Effort, share: float) -> Callable[[], bool]:
     """True when this share of the time that is left now is over."""
-    if effort.budget is None:
-        return lambda: False
-    now = time.perf_counter()
-    end = now + share * (effort.began + effort.budget - now)
-    return lambda: time.perf_counter() > end
+    left = effort.left
+    end = (1 - share) * left if math.isfinite(left) else -math.inf
+    return lambda: effort.left < end

@@ -8,6 +8,7 @@ the profile, with the reason for every quantity that it could not take.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -95,9 +96,14 @@ class Effort:
             )
 
     @property
-    def spent(self) -> bool:
+    def left(self) -> float:
+        """Seconds that are left of this part's share; infinity where there is no end."""
         end = self.budget if self.deadline is None else self.deadline
-        return end is not None and time.perf_counter() - self.began > end
+        return math.inf if end is None else end - (time.perf_counter() - self.began)
+
+    @property
+    def spent(self) -> bool:
+        return self.left < 0
 
     def share(self, parts: int) -> Effort:
         """The effort of the next of so many parts that are left: no part starves those after it."""
