@@ -7,7 +7,6 @@ did not understand is refused, never half changed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +25,6 @@ from depthgauge.equation.nodes import (
     Define,
     Dropout,
     Initial,
-    LearnedGain,
     LearnedScalar,
     Let,
     Linear,
@@ -35,7 +33,6 @@ from depthgauge.equation.nodes import (
     Norm,
     Number,
     Opaque,
-    Product,
     Scalar,
     Scale,
     State,
@@ -49,21 +46,11 @@ from depthgauge.equation.nodes import (
 from depthgauge.equation.parse import parse_scalar
 from depthgauge.equation.text import to_text
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.inlining import WEIGHTS, written_out
 from depthgauge.recipes.rules import Form
+from depthgauge.recipes.terms import Term, carries, learned_of, scalar_or, terms_of, together
 
-__all__ = ["Multipliers", "multipliers", "reshaped"]
-
-_WEIGHTS = Linear | Convolution | Attention
-
-
-@dataclass(frozen=True)
-class _Term:
-    """``factor * learned * core``."""
-
-    core: Value
-    factor: Scalar = ONE
-    learned: tuple[Value, ...] = ()
-
+__all__ = ["Multipliers", "Numbers", "multipliers", "reshaped"]
 
 #: Of each weight layer of a branch, in forward order, the fixed numbers in front of it and behind
 #: it; None: the branch's factor holds the second.
@@ -107,7 +94,7 @@ def _reshaped(
             f"{len(forms)}"
         )
     waiting = iter(forms)
-    work = _Reshape(_written_out(block), waiting, iter(around))
+    work = _Reshape(written_out(block), waiting, iter(around))
     try:
         after = work.block()
     except StopIteration:  # a sum that was not counted as one
@@ -132,77 +119,6 @@ def _unshaped(block: Block) -> NetworkError:
         f"the form of '{block}' cannot be changed: its sums are no skip plus branches such as "
         f"h + F(h); write each step as one sum"
     )
-
-
-def _written_out(block: Block) -> Block:
-    """Definitions that are called once, where they are called, and names of branches that are used
-    once, where they are used."""
-    return _inlined(_defined(block))
-
-
-def _inlined(block: Block) -> Block:
-    """``f = W2(relu(W1(h))); h = h + f`` as one sum; a name stays whose layers are anonymous beside
-    others that are, since their places in the text are their names."""
-    uses = Counter(node.name for node in walk(block) if isinstance(node, Local))
-    anonymous = sum(
-        any(isinstance(node, _WEIGHTS) and node.name in ("", "W") for node in walk(statement))
-        for statement in block.statements
-    )
-    bodies: dict[str, Value] = {}
-
-    def rule(node: Node) -> Node:
-        return bodies.get(node.name, node) if isinstance(node, Local) else node
-
-    out: list[Statement] = []
-    for place, statement in enumerate(block.statements):
-        changed = rewrite(statement, rule)
-        assert isinstance(changed, Statement)
-        if isinstance(changed, Let) and not isinstance(changed.bound, (*SCALARS, Add)):
-            layers = [node for node in walk(changed.bound) if isinstance(node, _WEIGHTS)]
-            bare = any(node.name in ("", "W") for node in layers)
-            once = uses[changed.name] == 1 and _before_update(changed.name, block, place)
-            if layers and once and (anonymous < 2 or not bare):
-                bodies[changed.name] = changed.bound
-                continue
-        out.append(changed)
-    return Block(tuple(out))
-
-
-def _before_update(name: str, block: Block, place: int) -> bool:
-    """Whether the state is still the same where a name of this statement is used."""
-    for statement in block.statements[place + 1 :]:
-        if any(isinstance(node, Local) and node.name == name for node in walk(statement)):
-            return True
-        if isinstance(statement, Update):
-            return False
-    return False
-
-
-def _defined(block: Block) -> Block:
-    """Definitions that are called once, where they are called."""
-    calls = Counter(node.name for node in walk(block) if isinstance(node, Call))
-    bodies: dict[str, Define] = {}
-
-    def rule(node: Node) -> Node:
-        if isinstance(node, Call) and calls[node.name] == 1 and node.name in bodies:
-            define = bodies[node.name]
-            given = dict(zip(define.parameters, node.arguments, strict=True))
-
-            def put(inner: Node) -> Node:
-                return given.get(inner.name, inner) if isinstance(inner, Local) else inner
-
-            return rewrite(define.body, put)
-        return node
-
-    out: list[Statement] = []
-    for statement in block.statements:
-        changed = rewrite(statement, rule)
-        assert isinstance(changed, Statement)
-        if isinstance(changed, Define) and calls[changed.name] == 1:
-            bodies[changed.name] = changed
-        else:
-            out.append(changed)
-    return Block(tuple(out))
 
 
 class _Reshape:
@@ -245,7 +161,7 @@ class _Reshape:
     def _holds(self, value: Value) -> bool:
         """Whether a value holds weights, in itself or by a name."""
         return any(
-            isinstance(node, _WEIGHTS | Opaque)
+            isinstance(node, WEIGHTS | Opaque)
             or (isinstance(node, Local | Call) and node.name in self.weights)
             for node in walk(value)
         )
@@ -259,21 +175,21 @@ class _Reshape:
         while isinstance(inside, Norm | Activation):
             outer.append(inside)
             inside = inside.value
-        terms = list(_terms(inside))
+        terms = list(terms_of(inside))
         skips = [term for term in terms if not self._holds(term.core)]
         branches = [term for term in terms if self._holds(term.core)]
-        if not skips or not branches or not any(map(_carries, skips)):
+        if not skips or not branches or not any(map(carries, skips)):
             return None
         forms = [next(self.forms) for _ in branches]
         first, carried = forms[0], tuple((t.factor, t.learned) for t in skips)
         self.found += [Multipliers(t.factor, t.learned, carried) for t in branches]
         if first.shifts:  # they are put in anew
             skips = [term for term in skips if not isinstance(term.core, LearnedScalar)]
-        skips = [replace(t, factor=_scalar(first.skip, t.factor)) for t in skips]
+        skips = [replace(t, factor=scalar_or(first.skip, t.factor)) for t in skips]
         if first.carried is not None:
-            skips = [replace(t, learned=_learned(first.carried)) for t in skips]
+            skips = [replace(t, learned=learned_of(first.carried)) for t in skips]
         made = [self._branch(t, form) for t, form in zip(branches, forms, strict=True)]
-        total = _together(skips, [term for row in made for term in row])
+        total = together(skips, [term for row in made for term in row])
         if first.norms is not None:
             if "stream" in first.norms:
                 total = self._norm(first, "stream", total)
@@ -284,7 +200,7 @@ class _Reshape:
             total = _gained(changed, gain) if isinstance(changed, Norm) else changed
         return total
 
-    def _branch(self, term: _Term, form: Form) -> list[_Term]:
+    def _branch(self, term: Term, form: Form) -> list[Term]:
         core = term.core
         if form.norms is not None:
             core = self._without_norms(core)
@@ -308,18 +224,18 @@ class _Reshape:
             core = self._norm(form, "out", core)
         if form.norms is None and form.gains:
             core = _regained(core, form.gains, self._holds)
-        learned = term.learned if form.learned is None else _learned(form.learned)
-        changed = _Term(core, _scalar(form.factor, term.factor), learned)
+        learned = term.learned if form.learned is None else learned_of(form.learned)
+        changed = Term(core, scalar_or(form.factor, term.factor), learned)
         if not form.shifts:
             return [changed]
         multiplied = replace(changed, learned=(LearnedScalar(ONE),))
-        return [multiplied, _Term(LearnedScalar(Number(0.0)))]
+        return [multiplied, Term(LearnedScalar(Number(0.0)))]
 
     def _front(self, form: Form, x: Value) -> Value:
         """``inlet * norm(x)``, as much of it as the form has."""
         if "in" in (form.norms or {}):
             x = self._norm(form, "in", x)
-        return x if form.inlet is None else Scale(_scalar(form.inlet, ONE), x)
+        return x if form.inlet is None else Scale(scalar_or(form.inlet, ONE), x)
 
     def _norm(self, form: Form, place: str, value: Value) -> Norm:
         kind = (form.norms or {}).get(place) or self.kind
@@ -380,15 +296,12 @@ class _Reshape:
         return out
 
 
-# ------------------------------------------------------------------------------- values
-
-
 def _bare(node: Node) -> Node:
     return node.value if isinstance(node, Norm) else node
 
 
 def _with_bias(node: Node) -> Node:
-    return replace(node, bias=True) if isinstance(node, _WEIGHTS) else node
+    return replace(node, bias=True) if isinstance(node, WEIGHTS) else node
 
 
 def _with_logits(scale: Scalar) -> Callable[[Node], Node]:
@@ -408,9 +321,9 @@ def _with_logits(scale: Scalar) -> Callable[[Node], Node]:
 
 def _bare_layers(node: Node) -> Node:
     """A weight layer without a fixed number in front of it or behind it."""
-    if isinstance(node, Scale) and isinstance(node.value, _WEIGHTS):
+    if isinstance(node, Scale) and isinstance(node.value, WEIGHTS):
         return node.value
-    while isinstance(node, _WEIGHTS) and isinstance(node.value, Scale):
+    while isinstance(node, WEIGHTS) and isinstance(node.value, Scale):
         node = replace(node, value=node.value.value)
     return node
 
@@ -419,9 +332,9 @@ def _between(numbers: Iterator[tuple[str, str | None]]) -> Callable[[Node], Node
     """Layers between their numbers, the innermost first."""
 
     def rule(node: Node) -> Node:
-        if not isinstance(node, _WEIGHTS):
+        if not isinstance(node, WEIGHTS):
             return node
-        front, behind = (_scalar(text, ONE) for text in next(numbers, (None, None)))
+        front, behind = (scalar_or(text, ONE) for text in next(numbers, (None, None)))
         if front != ONE:
             node = replace(node, value=Scale(front, node.value))
         return node if behind == ONE else Scale(behind, node)
@@ -432,7 +345,7 @@ def _between(numbers: Iterator[tuple[str, str | None]]) -> Callable[[Node], Node
 def _with_scored(kind: str, temperature: str | None) -> Callable[[Node], Node]:
     """Attention with norms of queries and keys: by their length, times a learned number; else by
     the usual 1/sqrt(d)."""
-    scale = None if temperature is None else _scalar(temperature, ONE)
+    scale = None if temperature is None else scalar_or(temperature, ONE)
 
     def rule(node: Node) -> Node:
         return replace(node, norm=kind, scale=scale) if isinstance(node, Attention) else node
@@ -450,75 +363,12 @@ def _unscaled(node: Node) -> Node:
     return node.value if bare and isinstance(node, Scale) else node
 
 
-def _terms(value: Value, factor: Scalar = ONE, learned: tuple[Value, ...] = ()) -> Iterator[_Term]:
-    """The terms of a sum, factors distributed."""
-    match value:
-        case Add(left, right):
-            yield from _terms(left, factor, learned)
-            yield from _terms(right, factor, learned)
-        case Scale(by, of):
-            yield from _terms(of, _times(factor, by), learned)
-        case Product(LearnedScalar() | LearnedGain() as by, of):
-            yield from _terms(of, factor, (*learned, by))
-        case Product(of, LearnedScalar() | LearnedGain() as by):
-            yield from _terms(of, factor, (*learned, by))
-        case Dropout(of) if not isinstance(of, Add):
-            for term in _terms(of, factor, learned):
-                yield replace(term, core=replace(value, value=term.core))
-        case _:
-            yield _Term(value, factor, learned)
-
-
-def _times(a: Scalar, b: Scalar) -> Scalar:
-    if a == ONE:
-        return b
-    return a if b == ONE else Arithmetic("*", a, b)
-
-
-def _scalar(text: str | None, other: Scalar) -> Scalar:
-    found = other if text is None else parse_scalar(text)
-    assert isinstance(found, SCALARS)
-    return found
-
-
-def _learned(text: str) -> tuple[Value, ...]:
-    """``"scalar(0)"`` or ``"gain(1e-5)"``, ``"gain"`` at 1; nothing for ``""``."""
-    if not text:
-        return ()
-    word, _, initial = text.removesuffix(")").partition("(")
-    initial = initial or "1"
-    made = LearnedGain if word == "gain" else LearnedScalar
-    return (made(_scalar(initial, ONE)),)
-
-
-def _carries(term: _Term) -> bool:
-    return any(isinstance(node, State | Initial | Local) for node in walk(term.core))
-
-
-def _together(skips: Sequence[_Term], branches: Sequence[_Term]) -> Value:
-    """The sum; a factor that all share stands in front of it."""
-    shared = {term.factor for term in (*skips, *branches)}
-    one = shared.pop() if len(shared) == 1 else ONE
-    terms = [replace(t, factor=ONE) if one != ONE else t for t in (*skips, *branches)]
-    total = _whole(terms[0])
-    for term in terms[1:]:
-        total = Add(total, _whole(term))
-    return total if one == ONE else Scale(one, total)
-
-
-def _whole(term: _Term) -> Value:
-    value = term.core
-    for learned in reversed(term.learned):
-        value = Product(learned, value)
-    return value if term.factor == ONE else Scale(term.factor, value)
-
-
 def _gained(norm: Norm, gain: str | None) -> Norm:
     if gain is None:
         return norm
     if "gain" not in dict(norm.options):
         raise NetworkError(f"{norm.kind} has no gain that could begin at {gain}")
-    initial = _scalar(gain, ONE)
+    initial = scalar_or(gain, ONE)
     options = tuple((k, initial if k == "gain" else v) for k, v in norm.options)
     return replace(norm, options=options)
 
