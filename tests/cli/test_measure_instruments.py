@@ -101,7 +101,7 @@ def test_what_float16_cannot_hold_is_a_sentence(
 def test_exponents_over_depths(command: Command, target: str) -> None:
     ran = command("measure", target, "--depths", "2,4,8", "--lr", "1e-3", "--json")
     found = ran.document["exponents"]
-    assert {"functional_update", "branch_update", "together"} <= set(found)
+    assert {"functional_update", "branch_update", "together", "update_to_weight"} <= set(found)
     for one in found.values():
         assert one["over"] == [2, 4, 8]
         assert one["low"] < one["slope"] < one["high"]
@@ -114,6 +114,53 @@ def test_exponents_over_depths(command: Command, target: str) -> None:
     assert plain["together"]["slope"] > 1
     assert "with depth" in command("measure", target, "--depths", "2,4").out
     assert ran.document["depth"] == 8
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_exponents_that_there_are_none_of_have_reasons(
+    command: Command, target: str, code: bool
+) -> None:
+    """An option for more branches mends one of them; a network that overflows has none at all."""
+    given = (target,) if code else (RESIDUAL[0], "--width", 8)
+    ratio = "norm_of_sum_to_root_sum_square"
+    options = (*given, "--depths", "2,6", "--lr", "1e-3")
+    few = command("measure", *options, "--branches", 3, "--json").document
+    assert "together" in few["exponents"]
+    assert ratio not in few["exponents"]
+    assert "3 of 6 branches were moved alone" in few["not_measured"][f"exponent of {ratio}"]
+    shown = " ".join(command("measure", *options, "--branches", 3).out.split())
+    assert f"exponent of {ratio} (at depth 6 3 of 6 branches were moved alone" in shown
+    all_ = command("measure", *options, "--branches", 6, "--json").document
+    assert ratio in all_["exponents"]
+    assert f"exponent of {ratio}" not in all_["not_measured"]
+
+
+def test_a_network_that_overflows_has_no_exponents_and_says_why(command: Command) -> None:
+    options = ("h + 1e200 * W2(relu(W1(h)))", "--width", 8, "--depths", "1,2,3", "--init", "he")
+    document = command("measure", *options, "--json").document
+    assert document["exponents"] == {}
+    for name in ("functional_update", "together", "update_to_weight"):
+        assert document["not_measured"][f"exponent of {name}"].startswith("at depth ")
+    shown = command("measure", *options).out
+    assert "not measured: exponent of functional_update" in shown
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_a_budget_bounds_the_depths_and_names_those_left_out(
+    command: Command, target: str, code: bool
+) -> None:
+    given = (target,) if code else (RESIDUAL[0], "--width", 8)
+    options = (*given, "--depths", "2,4,8", "--budget", "1e-6")
+    document = command("measure", *options, "--json").document
+    assert document["exponents"] == {}
+    for depth in (2, 4, 8):
+        why = document["not_measured"][f"depth {depth}"]
+        assert why == "the budget of 1e-06 seconds left no time for it"
+    shown = command("measure", *options).out
+    assert "depth 2, depth 4, depth 8 (the budget of 1e-06 seconds left no time for it)" in shown
+    free = command("measure", *given, "--depths", "2,4,8", "--budget", "600", "--json").document
+    assert "depth 8" not in free["not_measured"]
+    assert free["exponents"]["together"]["over"] == [2, 4, 8]
 
 
 def test_labels_and_directions(command: Command, target: str, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class Effort:
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
     deadline: float | None = field(default=None, repr=False, compare=False)  # seconds of a share
+    after: int = field(default=0, repr=False, compare=False)  # parts behind those shared out
 
     def __post_init__(self) -> None:
         for name in ("probes", "examples", "sites", "exact", "rank", "iterations", "branches"):
@@ -100,11 +101,19 @@ class Effort:
         return end is not None and time.perf_counter() - self.began > end
 
     def share(self, parts: int) -> Effort:
-        """The effort of the next of so many parts that are left: no part starves those after it."""
+        """The effort of the next of so many parts that are left, and those ``after`` them: no part
+        starves another."""
         if self.budget is None:
             return self
         gone = time.perf_counter() - self.began
-        return dataclasses.replace(self, deadline=gone + (self.budget - gone) / parts)
+        return dataclasses.replace(
+            self, deadline=gone + (self.budget - gone) / (parts + self.after)
+        )
+
+    def fits(self, seconds: float) -> bool:
+        """Whether so many more seconds end before the budget does."""
+        gone = time.perf_counter() - self.began
+        return self.budget is None or gone + seconds <= self.budget
 
     def check(self, done: int, total: int, parts: str = "blocks") -> None:
         """Raises BudgetSpentError when the time is over, ``done`` of ``total`` parts behind."""
