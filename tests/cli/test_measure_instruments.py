@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from depthgauge.arguments import HEAVY
+from depthgauge.instruments.subject import Effort
 from tests.cli.command import Command
 
 RESIDUAL = ("h + W2(relu(W1(h)))/sqrt(L)", "--depth", 4, "--width", 8, "--batch", 6)
@@ -219,3 +220,17 @@ def test_a_budget_leaves_the_rivers(command: Command, target: str) -> None:
     assert document["sites"][0]["state_rms"] > 0
     assert document["not_measured"]["apjn"].startswith("the budget of 1e-06 seconds was spent by")
     json.dumps(document, allow_nan=False)
+
+
+def test_instruments_leave_each_depth_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 parts the last 8 are depths: what the first 4 may not use is theirs, however long one
+    of them took. Without depths it is shared among those that are left."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    for after, spent in ((8, True), (0, False)):
+        now[0] = 0.0
+        effort = Effort(budget=12, after=after, began=0.0).keeping(4)
+        assert not effort.share(4).spent
+        now[0] = 5.0  # the first one, where 4 seconds are for all of them
+        assert effort.share(3).spent == spent
+        assert effort.fits(6.9)

@@ -60,7 +60,8 @@ class Effort:
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
     deadline: float | None = field(default=None, repr=False, compare=False)  # seconds of a share
-    after: int = field(default=0, repr=False, compare=False)  # parts behind those shared out
+    after: int = field(default=0, repr=False, compare=False)  # parts behind those shared out,
+    kept: float = field(default=0.0, repr=False, compare=False)  # and the seconds that are theirs
 
     def __post_init__(self) -> None:
         for name in ("probes", "examples", "sites", "exact", "rank", "iterations", "branches"):
@@ -101,14 +102,20 @@ class Effort:
         return end is not None and time.perf_counter() - self.began > end
 
     def share(self, parts: int) -> Effort:
-        """The effort of the next of so many parts that are left, and those ``after`` them: no part
-        starves another."""
+        """The effort of the next of so many parts that are left: no part starves those after it."""
         if self.budget is None:
             return self
         gone = time.perf_counter() - self.began
-        return dataclasses.replace(
-            self, deadline=gone + (self.budget - gone) / (parts + self.after)
-        )
+        return dataclasses.replace(self, deadline=gone + (self.budget - self.kept - gone) / parts)
+
+    def keeping(self, parts: int) -> Effort:
+        """The effort of so many parts together: an equal share is kept for each one ``after`` them,
+        however long a pass of theirs that nothing ends half-way."""
+        if self.budget is None or not self.after:
+            return self
+        gone = time.perf_counter() - self.began
+        kept = max(self.budget - gone, 0.0) * self.after / (parts + self.after)
+        return dataclasses.replace(self, kept=kept)
 
     def fits(self, seconds: float) -> bool:
         """Whether so many more seconds end before the budget does."""
