@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,7 +27,8 @@ _NO_LOSS: Final = (
 
 def remarks(profile: Profile) -> list[str]:
     """A sentence each: collapse, values that a format cannot hold, updates that are lost, steps
-    that are too long for the curvature. Of several seeds the notes are those of the first."""
+    that are too long for the curvature, what was not taken as it would be in training. Of several
+    seeds the notes are those of the first."""
     found = profile.settings.get("instruments")
     notes = found if isinstance(found, Mapping) else {}
     trained = has_loss(profile)
@@ -41,6 +42,7 @@ def remarks(profile: Profile) -> list[str]:
         *_collapse(profile, "correlation", "examples come"),
         *_collapse(profile, "token_correlation", "positions of an example come"),
         *of_one,
+        *_replaced(notes, profile.not_measured.values()),
         *([_NO_LOSS] if not trained and ("stiffness" in notes or "updates" in notes) else []),
     ]
 
@@ -150,6 +152,30 @@ def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:
         f"stiffness: learning rate {rate} times the {kind} {curvature:.3g} is {ratio:.3g} of "
         f"the stability limit of {name}, {at}{loose}"
     )
+
+
+def _replaced(notes: Mapping[str, Any], reasons: Collection[str]) -> Iterator[str]:
+    """What was emulated, or taken in another way than asked for: a line for each such fact, unless
+    it is the reason why something was not measured."""
+    for line in notes.get("precision", {}).get("notes", ()):
+        if line not in reasons:
+            yield f"precision: {line}"
+    note = notes.get("stiffness", {})
+    looks = [note, *(look for look in note.values() if isinstance(look, Mapping))]
+    for look in looks:
+        if why := look.get("product_reason"):
+            differ = look.get("product") == "finite difference"
+            yield (
+                f"stiffness: products of the Hessian are finite differences of gradients, since "
+                f"{why}"
+                if differ
+                else f"stiffness: {why}"
+            )
+    if copied := note.get("precision"):
+        yield f"stiffness: taken on {copied}"
+    if names := notes.get("updates", {}).get("sparse_made_dense"):
+        others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield f"updates: the sparse gradient of {', '.join(names[:_SHOWN])}{others} was made dense"
 
 
 def _place(found: Mapping[str, Any]) -> str:
