@@ -247,3 +247,57 @@ def test_a_copy_in_float32_and_gradients_made_dense_are_said() -> None:
         lines = said("sparse", model, torch.arange(9), loss, instruments="updates", effort=effort)
         dense = ["updates: the sparse gradient of 0.weight was made dense"]
         assert lines == (dense if optimizer == "adam" else [])
+
+
+class PreNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.up, self.down = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(torch.relu(self.up(self.norm(h))))
+        return out
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("stem", [None, nn.Linear, nn.BatchNorm1d])
+def test_examples_that_are_alike_from_the_start_do_not_collapse(kind: str, stem: Any) -> None:
+    """Under many seeds: a product may round equal rows differently, a norm over the batch makes
+    that as large as what it rounds."""
+    dtype = getattr(torch, kind)
+    for seed in range(12):
+        torch.manual_seed(seed)
+        first = [] if stem is None else [stem(16, 16) if stem is nn.Linear else stem(16)]
+        model = nn.Sequential(*first, *(PreNorm() for _ in range(4))).to(dtype)
+        x = torch.randn(1, 16).repeat(8, 1)
+        profile = dg.measure(model, x.to(dtype))
+        (line,) = remarks(profile)
+        assert line.startswith("all examples are alike at the input already, so correlation, dead")
+        assert line in " ".join(str(profile).split())
+        if stem is None:
+            equation = "h + W2(relu(W1(layernorm(h))))"
+            found = dg.measure(equation, x, depth=4, width=16, seed=seed, dtype=kind)
+            assert remarks(found) == [line]
+            assert remarks(dg.measure(equation, 8, depth=4, width=16, seed=seed, dtype=kind)) == []
+
+
+@pytest.mark.parametrize("apart", [1e-5, 1e-4, 1e-2])
+def test_examples_that_are_almost_alike_are_judged_by_what_tells_them_apart(apart: float) -> None:
+    """A pre-norm network keeps what tells them apart, at whatever size; layers that add more of a
+    constant than they pass on do not."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        x = torch.randn(1, 16) + apart * torch.randn(8, 16)
+        assert remarks(dg.measure(nn.Sequential(*(PreNorm() for _ in range(4))), x)) == []
+        lost = nn.Sequential(*(nn.Linear(16, 16) for _ in range(6)))
+        for layer in lost:
+            nn.init.ones_(layer.get_parameter("bias"))
+        (line,) = remarks(dg.measure(lost, x))
+        assert line.startswith("collapse: all examples come to point one way")
+
+
+def test_positions_that_are_alike_from_the_start() -> None:
+    model = nn.Sequential(*(PreNorm() for _ in range(4)))
+    (line,) = remarks(dg.measure(model, torch.randn(5, 1, 16).repeat(1, 6, 1)))
+    assert line.startswith("all positions of an example are alike at the input already")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from depthgauge.sites import ALIKE, ROUNDINGS
 from depthgauge.summaries import has_loss, spread
 
 if TYPE_CHECKING:
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["remarks"]
 
+_ALIKE: Final = (
+    "all examples are alike at the input already, so correlation, dead units and what else "
+    "compares examples say nothing of the depth; give a batch of different examples"
+)
+_POSITIONS_ALIKE: Final = (
+    "all positions of an example are alike at the input already, so what compares them says "
+    "nothing of the depth"
+)
+#: Spacing of the numbers above 1.
+_EPS: Final = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
 #: What tells two examples apart, 1 - cosine, has collapsed below this share of what it was.
 COLLAPSED: Final = 0.1
 
@@ -48,10 +59,17 @@ def remarks(profile: Profile) -> list[str]:
 
 
 def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:
+    of_examples = quantity == "correlation"
+    if of_examples and profile.settings.get("examples") == ALIKE:
+        yield _ALIKE
+        return
     if not (found := profile.by_block(quantity)):
         return
     blocks, values = found
     apart = 1 - np.array([spread(row).median for row in values])  # NaN where a state is 0
+    if apart[0] <= _rounding(profile):
+        yield _ALIKE if of_examples else _POSITIONS_ALIKE
+        return
     with np.errstate(invalid="ignore"):
         below = np.flatnonzero(apart < COLLAPSED * apart[0])
     if not below.size or not apart[-1] < COLLAPSED * apart[0]:
@@ -62,9 +80,15 @@ def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:
         f"them apart is left at block {blocks[int(below[0])]})"
     )
     dead = profile.by_block("dead_fraction")
-    if dead and (dead[1] > 0).any() and quantity == "correlation":
+    if dead and (dead[1] > 0).any() and of_examples:
         line += "; units that are dead are so because the examples are alike"
     yield line
+
+
+def _rounding(profile: Profile) -> float:
+    """1 - cosine of what differs by rounding alone; it is itself known to a few 1e-16."""
+    apart = ROUNDINGS * _EPS.get(profile.dtype, _EPS["float32"])
+    return max(apart**2 / 2, 1e-15)
 
 
 def _precision(note: Mapping[str, Any]) -> Iterator[str]:
