@@ -17,7 +17,7 @@ OPTIONS = {
     "measure": "--against --arg --batch --branches --budget --corridor --debug --depth --depths "
     "--device --directions --draws --dtype --examples --exclude --help --include --init --input "
     "--instruments --json --labels --lr --optimizer --output --probes --quiet --rank --scalar "
-    "--seed --size --tokens --until --width",
+    "--seed --size --steps --tokens --until --width",
     "sweep": "--arg --batch --budget --corridor --debug --depths --device --dtype --examples "
     "--help --init --input --instruments --json --lr --optimizer --output --probes --quiet "
     "--scalar --seed --size --tokens --width",

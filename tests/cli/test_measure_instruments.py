@@ -164,6 +164,19 @@ def test_a_budget_bounds_the_depths_and_names_those_left_out(
     assert free["exponents"]["together"]["over"] == [2, 4, 8]
 
 
+@pytest.mark.parametrize("steps", [0, 5])
+@pytest.mark.parametrize("code", [False, True])
+def test_how_many_steps_before_stiffness_is_looked_at_again(
+    command: Command, target: str, code: bool, steps: int
+) -> None:
+    given = (target,) if code else RESIDUAL
+    document = command("measure", *given, "--steps", steps, "--lr", "1e-3", "--json").document
+    note = document["settings"]["instruments"]["stiffness"]
+    looks = [name for name in note if name.startswith(("step ", "after "))]
+    assert looks == ["step 0", *(["after 5"] if steps else [])]
+    assert len(note.get("after 5", {"losses": []})["losses"]) == steps
+
+
 def test_labels_and_directions(command: Command, target: str, tmp_path: Path) -> None:
     ran = command("measure", target, "--labels", "labels", "--json")
     assert ran.document["sites"][0]["class_gain"] == 1
@@ -192,6 +205,9 @@ def test_exponents_of_a_builder_over_seeds(command: Command, target: str) -> Non
         (["--budget", "soon"], "--budget is 'soon', expected a number of seconds"),
         (["--budget", "-1"], "budget is -1.0, expected seconds above 0, or None for no end"),
         (["--probes", "x"], "--probes is 'x', expected a whole number"),
+        (["--steps", "-1"], "steps is -1, expected a whole number of at least 0"),
+        (["--steps", "1.5"], "--steps is '1.5', expected a whole number"),
+        (["--branches", "0"], "branches is 0, expected a whole number of at least 1"),
         (["--rank", "0"], "rank is 0, expected a whole number of at least 1"),
         (["--lr", "fast"], "--lr is 'fast', expected a number"),
         (["--lr", "nan"], "lr is nan, expected a finite number of at least 0"),

@@ -106,6 +106,9 @@ def measure(
     lr: Annotated[
         str | None, option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")
     ] = None,
+    steps: Annotated[
+        str | None, option("--steps", "N", "Of it before stiffness is looked at again [3].")
+    ] = None,
     branches: Annotated[
         str | None, option("--branches", "N", "Branches whose step is taken alone, at most [32].")
     ] = None,
@@ -157,8 +160,9 @@ def measure(
     }  # fmt: skip
     belong(target, code, options, others)
     work = Work(
-        probes, examples, until, rank, budget, optimizer, lr, depths, against, directions, branches
-    )
+        probes, examples, until, rank, budget, optimizer, lr, depths, against, directions, branches,
+        steps,
+    )  # fmt: skip
     work, dtype = work.compared(dtype, code)
     within = None
     if corridor is not None:

@@ -32,6 +32,7 @@ class Work:
     against: str | None
     directions: str | None
     branches: str | None = None
+    steps: str | None = None
     arithmetic: str | None = None
 
     def instruments(self, asked: str | None) -> str | None:
@@ -40,6 +41,8 @@ class Work:
         ours = (self.optimizer, self.lr, self.branches, self.depths)
         if any(option is not None for option in ours):
             wanted.append("updates")
+        if self.steps is not None:
+            wanted.append("stiffness")
         if self.against is not None:
             wanted.append("precision")
         return ",".join(wanted) if len(wanted) > 1 else asked
@@ -77,7 +80,7 @@ class Work:
 
         numbers: dict[str, Any] = {
             name: whole(f"--{name}", text)
-            for name in ("probes", "examples", "until", "rank", "branches")
+            for name in ("probes", "examples", "until", "rank", "branches", "steps")
             if (text := getattr(self, name)) is not None
         }
         return Effort(
