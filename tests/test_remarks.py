@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 import depthgauge as dg
 from depthgauge.remarks import remarks
+from depthgauge.report.terminal import print_profile
 
 
 def mlp(depth: int = 4) -> nn.Sequential:
@@ -134,3 +138,166 @@ def test_updates_of_what_is_frozen_and_of_others() -> None:
     effort = dg.Effort(step=dg.Step(lambda parameters: torch.optim.SGD(other.parameters(), lr=1)))
     with pytest.raises(dg.SpecificationError, match="holds none of the parameters"):
         dg.measure(mlp(), torch.randn(9, 8), loss, instruments="updates", effort=effort)
+
+
+class Spectral(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + torch.fft.irfft(torch.fft.rfft(self.mix(h)), n=8)
+        return out
+
+
+class Solved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, h: Tensor) -> Tensor:
+        twice = 2 * torch.eye(8, dtype=h.dtype)
+        out: Tensor = h + torch.linalg.solve(twice, self.mix(h).T).T
+        return out
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        out: Tensor = g * x.cos()
+        return out
+
+
+class Once(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + _Once.apply(self.mix(h))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("block", "instrument", "arithmetic", "line"),
+    [
+        (
+            Spectral,
+            "precision",
+            "bfloat16",
+            "precision: fft_rfft in '0' and 2 more has no bfloat16 here: it was computed in "
+            "float32 and rounded to bfloat16",
+        ),
+        (
+            Solved,
+            "precision",
+            "float16",
+            "precision: linalg_solve in '0' and 2 more has no float16 here: it was computed in "
+            "float32 and rounded to float16",
+        ),
+        (
+            Once,
+            "precision",
+            "float8_e5m2",
+            "precision: float8_e5m2 is emulated: factors of products are cast to it and back, the "
+            "products are taken in the model's own precision",
+        ),
+        (
+            Once,
+            "stiffness",
+            None,
+            "stiffness: products of the Hessian are finite differences of gradients, since a "
+            "function in it is marked as once differentiable",
+        ),
+        (Spectral, "precision", "float64", ""),
+        (Spectral, "stiffness", None, ""),
+    ],
+)
+def test_what_was_emulated_or_replaced_is_on_every_screen(
+    block: type[nn.Module], instrument: str, arithmetic: str | None, line: str
+) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(block() for _ in range(3))), torch.randn(9, 8)
+    effort = dg.Effort(arithmetic=arithmetic)
+    profile = dg.measure(model, x, loss, instruments=instrument, effort=effort)
+    shown = io.StringIO()
+    print_profile(profile, None, Console(file=shown, width=400))
+    words = ("has no", "emulated", "finite differences")
+    for screen in (shown.getvalue(), str(profile)):
+        lines = [one for one in screen.splitlines() if any(word in one for word in words)]
+        assert lines == ([line] if line else [])
+
+
+def test_a_copy_in_float32_and_gradients_made_dense_are_said() -> None:
+    half = mlp().bfloat16()
+    given: dict[str, Any] = {"instruments": "stiffness"}
+    (copied,) = said("a copy in float32", half, torch.randn(9, 8).bfloat16(), loss, **given)
+    assert copied.startswith("stiffness: taken on a copy in float32 with the same weights")
+    assert not said("a copy", mlp(), torch.randn(9, 8), loss, **given)
+    model = nn.Sequential(nn.Embedding(9, 8, sparse=True), *(nn.Linear(8, 8) for _ in range(2)))
+    for optimizer in ("adam", "sgd"):
+        effort = dg.Effort(step=dg.Step(optimizer))
+        lines = said("sparse", model, torch.arange(9), loss, instruments="updates", effort=effort)
+        dense = ["updates: the sparse gradient of 0.weight was made dense"]
+        assert lines == (dense if optimizer == "adam" else [])
+
+
+class PreNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.up, self.down = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(torch.relu(self.up(self.norm(h))))
+        return out
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("stem", [None, nn.Linear, nn.BatchNorm1d])
+def test_examples_that_are_alike_from_the_start_do_not_collapse(kind: str, stem: Any) -> None:
+    """Under many seeds: a product may round equal rows differently, a norm over the batch makes
+    that as large as what it rounds."""
+    dtype = getattr(torch, kind)
+    for seed in range(12):
+        torch.manual_seed(seed)
+        first = [] if stem is None else [stem(16, 16) if stem is nn.Linear else stem(16)]
+        model = nn.Sequential(*first, *(PreNorm() for _ in range(4))).to(dtype)
+        x = torch.randn(1, 16).repeat(8, 1)
+        profile = dg.measure(model, x.to(dtype))
+        (line,) = remarks(profile)
+        assert line.startswith("all examples are alike at the input already, so correlation, dead")
+        assert line in " ".join(str(profile).split())
+        if stem is None:
+            equation = "h + W2(relu(W1(layernorm(h))))"
+            found = dg.measure(equation, x, depth=4, width=16, seed=seed, dtype=kind)
+            assert remarks(found) == [line]
+            assert remarks(dg.measure(equation, 8, depth=4, width=16, seed=seed, dtype=kind)) == []
+
+
+@pytest.mark.parametrize("apart", [1e-5, 1e-4, 1e-2])
+def test_examples_that_are_almost_alike_are_judged_by_what_tells_them_apart(apart: float) -> None:
+    """A pre-norm network keeps what tells them apart, at whatever size; layers that add more of a
+    constant than they pass on do not."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        x = torch.randn(1, 16) + apart * torch.randn(8, 16)
+        assert remarks(dg.measure(nn.Sequential(*(PreNorm() for _ in range(4))), x)) == []
+        lost = nn.Sequential(*(nn.Linear(16, 16) for _ in range(6)))
+        for layer in lost:
+            nn.init.ones_(layer.get_parameter("bias"))
+        (line,) = remarks(dg.measure(lost, x))
+        assert line.startswith("collapse: all examples come to point one way")
+
+
+def test_positions_that_are_alike_from_the_start() -> None:
+    model = nn.Sequential(*(PreNorm() for _ in range(4)))
+    (line,) = remarks(dg.measure(model, torch.randn(5, 1, 16).repeat(1, 6, 1)))
+    assert line.startswith("all positions of an example are alike at the input already")

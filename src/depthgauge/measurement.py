@@ -35,6 +35,7 @@ from depthgauge.arguments import (
 from depthgauge.equation.nodes import Block, Init, Scalar
 from depthgauge.equation.text import to_text
 from depthgauge.errors import SpecificationError
+from depthgauge.instruments.correlation import same
 from depthgauge.instruments.gates import Gates
 from depthgauge.instruments.rivers import River
 from depthgauge.instruments.subject import Effort, Subject
@@ -52,7 +53,7 @@ from depthgauge.network.stream import (
 from depthgauge.network.threads import inside, passes
 from depthgauge.probing import deepened
 from depthgauge.profile import Column, Profile
-from depthgauge.sites import QUANTITIES, Site
+from depthgauge.sites import ALIKE, QUANTITIES, Site
 from depthgauge.subjects import subject_of
 
 Progress = Callable[[int, int], None]
@@ -435,6 +436,7 @@ def _profile(network: Network, run: _Run, found: Mapping[str, Column], wanted: s
             "draws": network.draws,
             "state": list(network.state_shape),
             "input": "standard normal" if isinstance(run.batch, int) else "given",
+            **({"examples": ALIKE} if not isinstance(run.batch, int) and same(run.batch) else {}),
             "cotangent": "standard normal, divided by its RMS",
             "device": str(run.device),
             "versions": {

@@ -86,7 +86,10 @@ def deepened(
     each: dict[str, list[Found]] = {name: [] for name in names}
     seconds = dict.fromkeys(names, 0.0)
     left = len(profile.seeds) * len(names)
-    for group in groups:
+    effort = effort.keeping(left)
+    ahead = iter(groups)
+    for _ in profile.seeds:
+        group = () if effort.share(left).spent else next(ahead)  # none is built for nothing
         given = _meant(effort, profile, group)
         for name in names:
             start = time.perf_counter()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from depthgauge.sites import ALIKE, ROUNDINGS
 from depthgauge.summaries import has_loss, spread
 
 if TYPE_CHECKING:
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["remarks"]
 
+_ALIKE: Final = (
+    "all examples are alike at the input already, so correlation, dead units and what else "
+    "compares examples say nothing of the depth; give a batch of different examples"
+)
+_POSITIONS_ALIKE: Final = (
+    "all positions of an example are alike at the input already, so what compares them says "
+    "nothing of the depth"
+)
+#: Spacing of the numbers above 1.
+_EPS: Final = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
 #: What tells two examples apart, 1 - cosine, has collapsed below this share of what it was.
 COLLAPSED: Final = 0.1
 
@@ -27,7 +38,8 @@ _NO_LOSS: Final = (
 
 def remarks(profile: Profile) -> list[str]:
     """A sentence each: collapse, values that a format cannot hold, updates that are lost, steps
-    that are too long for the curvature. Of several seeds the notes are those of the first."""
+    that are too long for the curvature, what was not taken as it would be in training. Of several
+    seeds the notes are those of the first."""
     found = profile.settings.get("instruments")
     notes = found if isinstance(found, Mapping) else {}
     trained = has_loss(profile)
@@ -41,15 +53,23 @@ def remarks(profile: Profile) -> list[str]:
         *_collapse(profile, "correlation", "examples come"),
         *_collapse(profile, "token_correlation", "positions of an example come"),
         *of_one,
+        *_replaced(notes, profile.not_measured.values()),
         *([_NO_LOSS] if not trained and ("stiffness" in notes or "updates" in notes) else []),
     ]
 
 
 def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:
+    of_examples = quantity == "correlation"
+    if of_examples and profile.settings.get("examples") == ALIKE:
+        yield _ALIKE
+        return
     if not (found := profile.by_block(quantity)):
         return
     blocks, values = found
     apart = 1 - np.array([spread(row).median for row in values])  # NaN where a state is 0
+    if apart[0] <= _rounding(profile):
+        yield _ALIKE if of_examples else _POSITIONS_ALIKE
+        return
     with np.errstate(invalid="ignore"):
         below = np.flatnonzero(apart < COLLAPSED * apart[0])
     if not below.size or not apart[-1] < COLLAPSED * apart[0]:
@@ -60,9 +80,15 @@ def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:
         f"them apart is left at block {blocks[int(below[0])]})"
     )
     dead = profile.by_block("dead_fraction")
-    if dead and (dead[1] > 0).any() and quantity == "correlation":
+    if dead and (dead[1] > 0).any() and of_examples:
         line += "; units that are dead are so because the examples are alike"
     yield line
+
+
+def _rounding(profile: Profile) -> float:
+    """1 - cosine of what differs by rounding alone; it is itself known to a few 1e-16."""
+    apart = ROUNDINGS * _EPS.get(profile.dtype, _EPS["float32"])
+    return max(apart**2 / 2, 1e-15)
 
 
 def _precision(note: Mapping[str, Any]) -> Iterator[str]:
@@ -150,6 +176,30 @@ def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:
         f"stiffness: learning rate {rate} times the {kind} {curvature:.3g} is {ratio:.3g} of "
         f"the stability limit of {name}, {at}{loose}"
     )
+
+
+def _replaced(notes: Mapping[str, Any], reasons: Collection[str]) -> Iterator[str]:
+    """What was emulated, or taken in another way than asked for: a line for each such fact, unless
+    it is the reason why something was not measured."""
+    for line in notes.get("precision", {}).get("notes", ()):
+        if line not in reasons:
+            yield f"precision: {line}"
+    note = notes.get("stiffness", {})
+    looks = [note, *(look for look in note.values() if isinstance(look, Mapping))]
+    for look in looks:
+        if why := look.get("product_reason"):
+            differ = look.get("product") == "finite difference"
+            yield (
+                f"stiffness: products of the Hessian are finite differences of gradients, since "
+                f"{why}"
+                if differ
+                else f"stiffness: {why}"
+            )
+    if copied := note.get("precision"):
+        yield f"stiffness: taken on {copied}"
+    if names := notes.get("updates", {}).get("sparse_made_dense"):
+        others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield f"updates: the sparse gradient of {', '.join(names[:_SHOWN])}{others} was made dense"
 
 
 def _place(found: Mapping[str, Any]) -> str:

@@ -11,12 +11,27 @@ Every statistic is computed in float32 or wider and stored as float64.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["QUANTITIES", "VECTORS", "Column", "FloatArray", "Quantity", "Scale", "Site"]
+__all__ = [
+    "ALIKE",
+    "QUANTITIES",
+    "ROUNDINGS",
+    "VECTORS",
+    "Column",
+    "FloatArray",
+    "Quantity",
+    "Scale",
+    "Site",
+]
+
+#: What a profile's settings say of the examples of a batch that has only one.
+ALIKE: Final = "all alike"
+#: What differs by fewer units of rounding, relative to its size, does not differ.
+ROUNDINGS: Final = 4
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Scale: TypeAlias = Literal["log", "linear", "bits"]

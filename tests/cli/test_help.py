@@ -14,10 +14,10 @@ from tests.cli.command import Command
 HEAVY = ("torch", "numpy", "pandas", "pydantic", "rich", "matplotlib", "depthgauge.measurement")
 OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
-    "measure": "--against --arg --batch --budget --corridor --debug --depth --depths --device "
-    "--directions --draws --dtype --examples --exclude --help --include --init --input "
+    "measure": "--against --arg --batch --branches --budget --corridor --debug --depth --depths "
+    "--device --directions --draws --dtype --examples --exclude --help --include --init --input "
     "--instruments --json --labels --lr --optimizer --output --probes --quiet --rank --scalar "
-    "--seed --size --tokens --until --width",
+    "--seed --size --steps --tokens --until --width",
     "sweep": "--arg --batch --budget --corridor --debug --depths --device --dtype --examples "
     "--help --init --input --instruments --json --lr --optimizer --output --probes --quiet "
     "--scalar --seed --size --tokens --width",

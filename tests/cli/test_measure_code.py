@@ -223,3 +223,26 @@ def test_what_a_model_prints_is_not_the_document(command: Command, tmp_path: Pat
     assert ran.document["depth"] == 1
     assert "hello from build" in ran.err
     assert "hello from forward" in ran.err
+
+
+ALIKE = """
+import torch
+from torch import nn
+
+
+def build(seed=0):
+    torch.manual_seed(seed)
+    layers = [nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU()) for _ in range(3)]
+    return nn.Sequential(*layers), torch.ones(6, 1) * torch.randn(1, 8)
+"""
+
+
+def test_a_batch_of_one_example_repeated_is_said_and_is_no_collapse(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "one.py").write_text(ALIKE)
+    for seed in range(4):
+        target = f"{tmp_path / 'one.py'}:build"
+        shown = " ".join(command("measure", target, "--arg", f"seed={seed}").out.split())
+        assert shown.count("all examples are alike at the input already") == 1
+        assert "collapse" not in shown

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from depthgauge.arguments import HEAVY
+from depthgauge.instruments.subject import Effort
 from tests.cli.command import Command
 
 RESIDUAL = ("h + W2(relu(W1(h)))/sqrt(L)", "--depth", 4, "--width", 8, "--batch", 6)
@@ -113,7 +114,7 @@ def test_what_float16_cannot_hold_is_a_sentence(
 def test_exponents_over_depths(command: Command, target: str) -> None:
     ran = command("measure", target, "--depths", "2,4,8", "--lr", "1e-3", "--json")
     found = ran.document["exponents"]
-    assert {"functional_update", "branch_update", "together"} <= set(found)
+    assert {"functional_update", "branch_update", "together", "update_to_weight"} <= set(found)
     for one in found.values():
         assert one["over"] == [2, 4, 8]
         assert one["low"] < one["slope"] < one["high"]
@@ -126,6 +127,66 @@ def test_exponents_over_depths(command: Command, target: str) -> None:
     assert plain["together"]["slope"] > 1
     assert "with depth" in command("measure", target, "--depths", "2,4").out
     assert ran.document["depth"] == 8
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_exponents_that_there_are_none_of_have_reasons(
+    command: Command, target: str, code: bool
+) -> None:
+    """An option for more branches mends one of them; a network that overflows has none at all."""
+    given = (target,) if code else (RESIDUAL[0], "--width", 8)
+    ratio = "norm_of_sum_to_root_sum_square"
+    options = (*given, "--depths", "2,6", "--lr", "1e-3")
+    few = command("measure", *options, "--branches", 3, "--json").document
+    assert "together" in few["exponents"]
+    assert ratio not in few["exponents"]
+    assert "3 of 6 branches were moved alone" in few["not_measured"][f"exponent of {ratio}"]
+    shown = " ".join(command("measure", *options, "--branches", 3).out.split())
+    assert f"exponent of {ratio} (at depth 6 3 of 6 branches were moved alone" in shown
+    all_ = command("measure", *options, "--branches", 6, "--json").document
+    assert ratio in all_["exponents"]
+    assert f"exponent of {ratio}" not in all_["not_measured"]
+
+
+def test_a_network_that_overflows_has_no_exponents_and_says_why(command: Command) -> None:
+    options = ("h + 1e200 * W2(relu(W1(h)))", "--width", 8, "--depths", "1,2,3", "--init", "he")
+    document = command("measure", *options, "--json").document
+    assert document["exponents"] == {}
+    for name in ("functional_update", "together", "update_to_weight"):
+        assert document["not_measured"][f"exponent of {name}"].startswith("at depth ")
+    shown = command("measure", *options).out
+    assert "not measured: exponent of functional_update" in shown
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_a_budget_bounds_the_depths_and_names_those_left_out(
+    command: Command, target: str, code: bool
+) -> None:
+    given = (target,) if code else (RESIDUAL[0], "--width", 8)
+    options = (*given, "--depths", "2,4,8", "--budget", "1e-6")
+    document = command("measure", *options, "--json").document
+    assert document["exponents"] == {}
+    for depth in (2, 4, 8):
+        why = document["not_measured"][f"depth {depth}"]
+        assert why == "the budget of 1e-06 seconds left no time for it"
+    shown = command("measure", *options).out
+    assert "depth 2, depth 4, depth 8 (the budget of 1e-06 seconds left no time for it)" in shown
+    free = command("measure", *given, "--depths", "2,4,8", "--budget", "600", "--json").document
+    assert "depth 8" not in free["not_measured"]
+    assert free["exponents"]["together"]["over"] == [2, 4, 8]
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+@pytest.mark.parametrize("code", [False, True])
+def test_how_many_steps_before_stiffness_is_looked_at_again(
+    command: Command, target: str, code: bool, steps: int
+) -> None:
+    given = (target,) if code else RESIDUAL
+    document = command("measure", *given, "--steps", steps, "--lr", "1e-3", "--json").document
+    note = document["settings"]["instruments"]["stiffness"]
+    looks = [name for name in note if name.startswith(("step ", "after "))]
+    assert looks == ["step 0", *(["after 5"] if steps else [])]
+    assert len(note.get("after 5", {"losses": []})["losses"]) == steps
 
 
 def test_labels_and_directions(command: Command, target: str, tmp_path: Path) -> None:
@@ -156,6 +217,9 @@ def test_exponents_of_a_builder_over_seeds(command: Command, target: str) -> Non
         (["--budget", "soon"], "--budget is 'soon', expected a number of seconds"),
         (["--budget", "-1"], "budget is -1.0, expected seconds above 0, or None for no end"),
         (["--probes", "x"], "--probes is 'x', expected a whole number"),
+        (["--steps", "-1"], "steps is -1, expected a whole number of at least 0"),
+        (["--steps", "1.5"], "--steps is '1.5', expected a whole number"),
+        (["--branches", "0"], "branches is 0, expected a whole number of at least 1"),
         (["--rank", "0"], "rank is 0, expected a whole number of at least 1"),
         (["--lr", "fast"], "--lr is 'fast', expected a number"),
         (["--lr", "nan"], "lr is nan, expected a finite number of at least 0"),
@@ -184,3 +248,17 @@ def test_a_budget_leaves_the_rivers(command: Command, target: str) -> None:
     assert document["sites"][0]["state_rms"] > 0
     assert document["not_measured"]["apjn"].startswith("the budget of 1e-06 seconds was spent by")
     json.dumps(document, allow_nan=False)
+
+
+def test_instruments_leave_each_depth_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 parts the last 8 are depths: what the first 4 may not use is theirs, however long one
+    of them took. Without depths it is shared among those that are left."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    for after, spent in ((8, True), (0, False)):
+        now[0] = 0.0
+        effort = Effort(budget=12, after=after, began=0.0).keeping(4)
+        assert not effort.share(4).spent
+        now[0] = 5.0  # the first one, where 4 seconds are for all of them
+        assert effort.share(3).spent == spent
+        assert effort.fits(6.9)

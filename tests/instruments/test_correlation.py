@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from depthgauge.instruments.correlation import between, of_examples, of_tokens
+from depthgauge.instruments.correlation import between, of_examples, of_tokens, same
 from depthgauge.measurement import measure
 
 
@@ -30,6 +30,35 @@ def test_it_is_the_mean_over_all_pairs(count: int, size: int, seed: int, decades
     x = x * 10.0**decades  # float32: squares overflow or vanish at the ends
     for found, group in zip(between(x), x, strict=True):
         assert found == pytest.approx(slow(group), abs=3e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("apart", [1e-1, 1e-3, 1e-5, 1e-6])
+def test_what_is_left_to_1_is_no_rounding(kind: torch.dtype, apart: float) -> None:
+    """Against all pairs in float64, by differences: a cosine in float32 has 1e-7 of its own."""
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(2, 1, 40, generator=generator, dtype=torch.float64)
+    x = (base + apart * torch.randn(2, 6, 40, generator=generator, dtype=torch.float64)).to(kind)
+    for found, group in zip(between(x), x.double(), strict=True):
+        unit = group / group.norm(dim=1, keepdim=True)
+        pairs = itertools.combinations(unit, 2)
+        left = np.mean([float((a - b).square().sum()) / 2 for a, b in pairs])
+        assert 1 - found == pytest.approx(left, rel=1e-3, abs=3e-16)
+    assert between(base.expand(2, 6, 40).to(kind)) == [1.0, 1.0]
+
+
+def test_examples_that_are_one() -> None:
+    row = torch.randn(1, 3, 4)
+    assert same(row.expand(5, 3, 4))
+    rounded = row.repeat(5, 1, 1)
+    rounded[3] *= 1 + 2e-7
+    assert same(rounded)
+    rounded[3, 0, 0] += 1e-5
+    assert not same(rounded)
+    assert same(torch.ones(4, 2, dtype=torch.long))
+    assert not same(torch.tensor([[1, 2], [1, 3]]))
+    assert not same(row)
+    assert not same(torch.full((2, 2), math.nan))
 
 
 def test_vectors_that_point_one_way_and_opposite_ones() -> None:

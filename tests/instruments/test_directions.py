@@ -212,6 +212,9 @@ def test_what_cannot_be_followed_is_refused(options: dict[str, object], message:
     ("options", "message"),
     [
         ({"probes": 0}, "probes is 0, expected a whole number of at least 1"),
+        ({"steps": -1}, "steps is -1, expected a whole number of at least 0"),
+        ({"steps": 2.5}, "steps is 2.5, expected a whole number of at least 0"),
+        ({"steps": True}, "steps is True, expected a whole number of at least 0"),
         ({"rank": 1.5}, "rank is 1.5, expected a whole number of at least 1"),
         ({"budget": 0}, "budget is 0, expected seconds above 0, or None for no end"),
         ({"budget": "1"}, "budget is '1', expected seconds above 0, or None for no end"),

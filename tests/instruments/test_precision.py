@@ -25,7 +25,7 @@ from depthgauge.arguments import PRECISION as NAMES
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.instruments.arithmetic import arithmetic_named
 from depthgauge.instruments.differences import growth
-from depthgauge.instruments.losses import lost
+from depthgauge.instruments.losses import flushed, lost
 from depthgauge.instruments.precision import PRECISION, precision
 from depthgauge.instruments.step import Step
 from depthgauge.instruments.subject import Branch, Effort, Found
@@ -195,20 +195,35 @@ def test_a_gradient_that_is_flushed(name: str) -> None:
     torch.manual_seed(0)
     model, x = Faint(1e-9), torch.randn(16, 8)
     found = found_in(model, x, name, loss=lambda y: (y.float() * 1.0).sum())
-    flushed = max(found.columns["flushed_gradient_fraction"][1])
+    most = max(found.columns["flushed_gradient_fraction"][1])
     note = found.notes["precision"]
     scaling = note["loss_scaling"]["float16"]
     assert scaling["flushed"] > 0.9
     assert scaling["flushed_when_scaled"] == 0
     assert scaling["bits"] > 20
     if name == "float16":
-        assert flushed == 1
+        assert most == 1
         assert note["flushed_parameters"]["body.w1.weight"] == 1
         assert column(found, "underflow_headroom_bits")[0] < -10
     else:
-        assert flushed == 0
+        assert most == 0
         assert note["flushed_parameters"] == {}
         assert column(found, "underflow_headroom_bits")[0] > 50
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_gradients_that_are_exactly_0_were_not_flushed(name: str) -> None:
+    """Units of a ReLU that are dead pass a gradient of 0 on, in every arithmetic."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(8, 8), nn.Linear(8, 3)
+    with torch.no_grad():
+        first.bias[:4] = -100.0
+    found = found_in(nn.Sequential(first, nn.ReLU(), last), torch.randn(16, 8), name, half_square)
+    assert set(found.columns["flushed_gradient_fraction"][1]) == {0.0}
+    assert found.notes["precision"]["flushed_parameters"] == {}
+    exact = torch.tensor([0.0, 0.0, 1e-9, 1.0], dtype=torch.float64)
+    assert flushed(exact.half(), exact) == 0.25
+    assert flushed(exact.bfloat16(), exact) == 0
 
 
 # ----------------------------------------------------- public case: feed-forward overflow

@@ -181,7 +181,7 @@ class Parted(Quadratic):
 
 def of_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     subject = Subject(model, ONE, lambda out: out, [4], runner(lambda out: out, ONE))
-    found = stiffness(subject, Effort(step=Step(optimizer), iterations=20), steps=0)
+    found = stiffness(subject, Effort(step=Step(optimizer), iterations=20, steps=0))
     note: dict[str, Any] = found.notes["stiffness"]
     return note
 
@@ -579,12 +579,12 @@ def test_a_budget_gives_the_ratio_or_none(
     assert whole["converged"]
     given, without = [], []
     for readings in (*range(2, 26), 80):
-        effort = Effort(budget=1.0, began=0.0, step=Step(optimizer, 1e-3))
+        effort = Effort(budget=1.0, began=0.0, step=Step(optimizer, 1e-3), steps=steps)
         subject = Subject(model, batch, targets, [4], runner(targets, batch))
         with monkeypatch.context() as patched:
             clock = Clock(readings)
             patched.setattr("depthgauge.instruments.subject.time", clock)
-            found = stiffness(subject, effort, steps=steps)
+            found = stiffness(subject, effort)
         note = found.notes["stiffness"]
         if math.isnan(note["ratio"]):
             without.append(note)
@@ -678,3 +678,18 @@ def test_the_page_says_what_its_code_prints(capsys: pytest.CaptureFixture[str]) 
     numbers = [[float(x) for x in re.findall(r"[0-9]\.[0-9]+", text)] for text in (printed, said)]
     assert numbers[0] == pytest.approx(numbers[1], rel=0.05, abs=0.011)
     assert re.sub("[0-9]", "", printed) == re.sub("[0-9]", "", said)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_measure_takes_the_steps_of_its_effort(steps: int) -> None:
+    model, batch = mlp()
+    effort = Effort(step=Step("sgd", 0.1), steps=steps)
+    profile = dg.measure(model, batch, targets, instruments="stiffness", effort=effort)
+    settings: Any = profile.settings["instruments"]
+    note = settings["stiffness"]
+    alone = curvature(model, batch, targets, lr=0.1, steps=steps)
+    assert (f"after {steps}" in note) == (steps > 0)
+    assert "after 3" not in note
+    assert note["ratio"] == pytest.approx(alone["ratio"], rel=1e-3)
+    if steps:
+        assert len(note[f"after {steps}"]["losses"]) == steps

@@ -599,7 +599,7 @@ def test_some_of_many_branches(model: Stack, batch: Tensor) -> None:
     late = updates(ready, Effort(budget=1e-9))
     assert late.columns["functional_update"] == found.columns["functional_update"]
     assert "branch_update" not in late.columns
-    assert "after 0 of 4 blocks" in late.missing["update_alignment"]
+    assert "after 0 of 4 branches" in late.missing["update_alignment"]
 
 
 def test_a_model_that_raises_says_so(batch: Tensor) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from depthgauge.errors import SpecificationError
 from depthgauge.instruments.step import Step
-from depthgauge.instruments.subject import Effort
+from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.network.spec import Network
-from depthgauge.study.scaling import exponent, of_network, scaling, t_quantile
+from depthgauge.study.scaling import NAMES, exponent, of_network, scaling, t_quantile
 
 
 @given(st.floats(-3, 3), st.floats(0.1, 10), st.integers(1, 5))
@@ -102,16 +102,115 @@ def test_updates_over_depths(
 ) -> None:
     build = of_network(Network(equation, 1, 32, init=init), 8)
     effort = Effort(step=Step("sgd", 1e-4), branches=8)
-    found = scaling(build, [4, 8, 16], range(6), effort)
+    scaled = scaling(build, [4, 8, 16], range(6), effort)
+    found = scaled.exponents
     assert found["branch_update"].slope == pytest.approx(branch, abs=0.1)
     assert found["together"].slope == pytest.approx(together, abs=0.1)
     assert found["functional_update"].slope == pytest.approx(together, abs=0.1)
+    # The step in a weight of 0 over the weights of the branch: that of the gradient.
+    assert found["update_to_weight"].slope == pytest.approx((branch - 0.0) / 2, abs=0.1)
     assert (found["together"].depths, found["together"].seeds) == (3, 6)
-    assert abs(found["update_alignment"].slope) < 0.1
-    # Of 16 branches 8 are moved alone: their sum over their root sum of squares is a sample's.
-    assert "norm_of_sum_to_root_sum_square" not in found
     sign = scaling(
         build, [4, 8, 16], range(6), dataclasses.replace(effort, step=Step("adam", 1e-4))
-    )
+    ).exponents
     assert sign["together"].slope == pytest.approx((together + 1) / 2, abs=0.1)
     assert together == 1 or sign["together"].slope > found["together"].slope + 0.4
+
+
+def test_sums_over_branches_want_all_of_them() -> None:
+    """Of 8 and 16 branches 4 are moved alone: what their sum is to them is a sample's, and of four
+    aligned ones 2 at every depth, where it is the root of L."""
+    build = of_network(Network("h + W2(relu(W1(h)))", 1, 32, init=ZERO_LAST), 8)
+    ratio = "norm_of_sum_to_root_sum_square"
+    for branches in (4, 16):
+        effort = Effort(step=Step("sgd", 1e-4), branches=branches)
+        found = scaling(build, [4, 8, 16], (0, 1), effort)
+        assert found.exponents.keys() >= {"functional_update", "branch_update", "together"}
+        for name in (ratio, "update_alignment"):
+            assert (name in found.exponents) == (branches == 16)
+            assert (name in found.missing) == (branches == 4)
+        if branches == 4:
+            assert found.missing[ratio] == (
+                "at depth 16 4 of 16 branches were moved alone, and of a sample it depends on how "
+                "many they are; branches=16 moves each (Effort, --branches) (in 2 of 2 seeds)"
+            )
+        else:
+            assert found.exponents[ratio].slope == pytest.approx(0.5, abs=0.1)
+            assert abs(found.exponents["update_alignment"].slope) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("equation", "init", "says"),
+    [
+        ("h + 1e40 * W2(relu(W1(h)))", "he", "at depth 8 the gradient of 'blocks."),
+        ("h + W2(relu(W1(h)))", "zeros", "at depth 2 it is 0, which is no power of the depth"),
+        ("h + W2(relu(W1(h)))", "he", ""),
+    ],
+)
+def test_what_has_no_exponent_says_at_which_depth_and_why(
+    equation: str, init: str, says: str
+) -> None:
+    build = of_network(Network(equation, 1, 8, init=init), 4)
+    found = scaling(build, [2, 8], effort=Effort(step=Step("sgd", 1e-90 if says else 1e-4)))
+    assert set(NAMES) == {*found.exponents, *found.missing}
+    assert not set(found.exponents) & set(found.missing)
+    if says:
+        assert "functional_update" not in found.exponents
+        assert found.missing["functional_update"].startswith(says)
+    else:
+        assert not found.missing
+
+
+class Clock:
+    """Stands still but for what is added."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+
+@pytest.mark.parametrize(
+    ("budget", "seeds", "measured"),
+    [(30, 1, (4, 16)), (100, 1, (4, 16, 64)), (100, 2, (4, 16)), (39, 2, (4,)), (3, 1, (4,))],
+)
+def test_a_budget_is_that_of_all_depths(
+    monkeypatch: pytest.MonkeyPatch, budget: float, seeds: int, measured: tuple[int, ...]
+) -> None:
+    """Each takes as many seconds as it has blocks; the first is begun, since nothing is known."""
+    clock = Clock(monkeypatch)
+    build = of_network(Network("h + W2(relu(W1(h)))/sqrt(L)", 1, 8), 4)
+
+    def slow(depth: int, seed: int) -> Subject:
+        made = build(depth, seed)
+        clock.now += depth
+        return made
+
+    effort = Effort(step=Step("sgd", 1e-4), branches=64, budget=budget)
+    found = scaling(slow, [64, 16, 4], range(seeds), effort)
+    depths = measured if budget > 4 else ()  # the branches of the only one came too late
+    assert found.depths == depths
+    why = f"the budget of {budget} seconds left no time for it"
+    assert found.left_out == {d: why for d in (4, 16, 64) if d not in depths}
+    if len(depths) > 1:
+        assert found.exponents["together"].depths == len(depths)
+    else:
+        left = "depth 4 alone" if depths else "none"
+        why = (
+            f"an exponent needs two depths, and the budget of {budget} seconds left time for {left}"
+        )
+        assert found.missing == dict.fromkeys(NAMES, why)
+    assert clock.now <= budget or budget < 4
+
+
+def test_a_depth_that_the_budget_cuts_short_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    build = of_network(Network("h + W2(relu(W1(h)))/sqrt(L)", 1, 8), 4)
+
+    def slower(depth: int, seed: int) -> Subject:
+        made = build(depth, seed)
+        clock.now += {4: 1, 8: 2, 16: 50}[depth]  # where 4 were to be expected
+        return made
+
+    found = scaling(slower, [4, 8, 16], effort=Effort(budget=20))
+    assert (found.depths, list(found.left_out)) == ((4, 8), [16])
+    assert {exponent.depths for exponent in found.exponents.values()} == {2}

@@ -57,12 +57,13 @@ class Code:
                 )
             arguments[over[0]] = over[1][-1]
         built = self._built(arguments, seed)
+        effort = self.work.effort(seed, len(seeds))  # its clock runs from here
         profile = measure_module(
             *built,
             seed=seed,
             instruments=self.work.instruments(self.instruments) or "fast",
             labels=None if self.labels is None else _part(built.batch, self.labels),
-            **self.work.given(seed),
+            **self.work.given(effort),
             include=self.include,
             exclude=self.exclude,
             name=self.target,
@@ -73,7 +74,7 @@ class Code:
 
         name, depths = over
         build = of_modules(lambda depth, seed: self._built({**arguments, name: depth}, seed))
-        return with_exponents(profile, build, depths, seeds, self.work.effort(seed))
+        return with_exponents(profile, build, depths, seeds, effort)
 
     def _built(self, arguments: Mapping[str, object], seed: int) -> Built:
         return built(self.target, arguments, self.inputs, seed, self.dtype, self.device)

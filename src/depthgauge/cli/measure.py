@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -43,6 +43,7 @@ from depthgauge.errors import SpecificationError, TargetError, UsageError
 from depthgauge.trace.targets import is_code
 
 if TYPE_CHECKING:
+    from depthgauge.instruments.subject import Effort
     from depthgauge.profile import Profile
     from depthgauge.study.corridor import Corridor, Verdict
     from depthgauge.study.corridors import NamedCorridor
@@ -105,6 +106,12 @@ def measure(
     lr: Annotated[
         str | None, option("--lr", "RATE", "Its learning rate [0.1; adam, adamw 0.001].")
     ] = None,
+    steps: Annotated[
+        str | None, option("--steps", "N", "Of it before stiffness is looked at again [3].")
+    ] = None,
+    branches: Annotated[
+        str | None, option("--branches", "N", "Branches whose step is taken alone, at most [32].")
+    ] = None,
     against: Annotated[
         str | None,
         option("--against", "float64", "Compare the arithmetic --dtype names with float64."),
@@ -152,7 +159,10 @@ def measure(
         "--labels": labels,
     }  # fmt: skip
     belong(target, code, options, others)
-    work = Work(probes, examples, until, rank, budget, optimizer, lr, depths, against, directions)
+    work = Work(
+        probes, examples, until, rank, budget, optimizer, lr, depths, against, directions, branches,
+        steps,
+    )  # fmt: skip
     work, dtype = work.compared(dtype, code)
     within = None
     if corridor is not None:
@@ -202,13 +212,17 @@ def measure(
     }
     scalars, inits = named("--scalar", scalar or ()), initialisers(init or ())
 
+    from depthgauge.arguments import seeds_of
     from depthgauge.study.specification import Changes
 
     specification = specification_of(target, Changes(scalars, inits, given(network), given(run)))
+    seeds = seeds_of(specification.seed)[0]
     with output(output_path) as write:
-        profile = _measured(target, specification, quiet, work, from_file=device is None)
+        effort = work.effort(seeds[0], len(seeds))  # its clock runs from here
+        more = work.given(effort)
+        profile = _measured(target, specification, quiet, more, from_file=device is None)
         if over is not None:
-            profile = _over_depths(profile, specification, over[1], work)
+            profile = _over_depths(profile, specification, over[1], effort)
         verdict = _judged(profile, within, specification.corridor, work)
         document = as_json(profile.to_dict(verdict)) if json or output_path else ""
         write(document)
@@ -263,27 +277,28 @@ def _show(profile: Profile, verdict: Verdict | None, document: str, to: Screen) 
 
 
 def _over_depths(
-    profile: Profile, specification: Specification, depths: Sequence[int], work: Work
+    profile: Profile, specification: Specification, depths: Sequence[int], effort: Effort
 ) -> Profile:
     """The profile with how what one step changes grows with the depth of the equation."""
     from depthgauge.study.scaling import of_network
 
     batch = specification.batch if isinstance(specification.batch, int) else 32
-    effort = work.effort(profile.seeds[0])
     build = of_network(specification.network, min(batch, 32))
     return with_exponents(profile, build, depths, profile.seeds, effort)
 
 
 def _measured(
-    target: str, specification: Specification, quiet: bool, work: Work, from_file: bool
+    target: str,
+    specification: Specification,
+    quiet: bool,
+    more: Mapping[str, Any],
+    from_file: bool,
 ) -> Profile:
     from depthgauge.report.progress import progress
 
     try:
         with progress("measuring", quiet=quiet) as step:
-            seed = specification.seed
-            first = seed if isinstance(seed, int) else next(iter(seed))
-            return specification.measure(step, **work.given(first))
+            return specification.measure(step, **more)
     except UsageError as error:
         # A device that this machine lacks, or what is wrong at one block only.
         if not target.endswith(".toml"):

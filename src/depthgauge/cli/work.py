@@ -31,13 +31,18 @@ class Work:
     depths: str | None
     against: str | None
     directions: str | None
+    branches: str | None = None
+    steps: str | None = None
     arithmetic: str | None = None
 
     def instruments(self, asked: str | None) -> str | None:
         """Those asked for, and those that an option is about."""
         wanted = [asked or "fast"]
-        if any(option is not None for option in (self.optimizer, self.lr, self.depths)):
+        ours = (self.optimizer, self.lr, self.branches, self.depths)
+        if any(option is not None for option in ours):
             wanted.append("updates")
+        if self.steps is not None:
+            wanted.append("stiffness")
         if self.against is not None:
             wanted.append("precision")
         return ",".join(wanted) if len(wanted) > 1 else asked
@@ -67,14 +72,15 @@ class Work:
         kept = dtype if not code and dtype in DTYPES else None
         return dataclasses.replace(self, arithmetic=dtype), kept
 
-    def effort(self, seed: int) -> Effort:
-        """How much the instruments may do, and of which step."""
+    def effort(self, seed: int, seeds: int = 1) -> Effort:
+        """How much the instruments may do, and of which step; its budget is that of the depths too,
+        each of which is one more part under each of the ``seeds``."""
         from depthgauge.instruments.step import Step
         from depthgauge.instruments.subject import Effort
 
         numbers: dict[str, Any] = {
             name: whole(f"--{name}", text)
-            for name in ("probes", "examples", "until", "rank")
+            for name in ("probes", "examples", "until", "rank", "branches", "steps")
             if (text := getattr(self, name)) is not None
         }
         return Effort(
@@ -83,11 +89,12 @@ class Work:
             seed=seed,
             step=Step(self.optimizer or "sgd", rate("--lr", self.lr)),
             arithmetic=self.arithmetic,
+            after=0 if self.over is None else len(self.over[1]) * seeds,
         )
 
-    def given(self, seed: int) -> dict[str, Any]:
+    def given(self, effort: Effort) -> dict[str, Any]:
         """As ``depthgauge.measure`` takes it."""
-        return {"effort": self.effort(seed), "directions": _vectors(self.directions)}
+        return {"effort": effort, "directions": _vectors(self.directions)}
 
 
 def _vectors(path: str | None) -> Any:
@@ -114,9 +121,16 @@ def with_exponents(
     seeds: Sequence[int],
     effort: Effort,
 ) -> Profile:
-    """The profile with how what one step changes grows with depth."""
-    from depthgauge.study.scaling import scaling
+    """The profile with how what one step changes grows with depth, and what of it has no exponent;
+    the clock of ``effort`` has run since the profile was begun."""
+    from depthgauge.study.scaling import within
 
-    found = scaling(build, depths, seeds, effort)
-    exponents = {name: {**e.to_dict(), "over": list(depths)} for name, e in found.items()}
-    return dataclasses.replace(profile, exponents=exponents)
+    found = within(build, depths, seeds, effort)
+    over = list(found.depths)
+    exponents = {name: {**e.to_dict(), "over": over} for name, e in found.exponents.items()}
+    not_measured = {
+        **profile.not_measured,
+        **{f"exponent of {name}": why for name, why in found.missing.items()},
+        **{f"depth {depth}": why for depth, why in found.left_out.items()},
+    }
+    return dataclasses.replace(profile, exponents=exponents, not_measured=not_measured)

@@ -83,6 +83,16 @@ class Arithmetic:
         return self.name in _FLOAT8
 
     @property
+    def instead(self) -> list[str]:
+        """What is run in its place, where nothing runs in it here."""
+        if not self.emulated:
+            return []
+        return [
+            f"{self.name} is emulated: factors of products are cast to it and back, the products "
+            f"are taken in the model's own precision"
+        ]
+
+    @property
     def rounds_factors(self) -> bool:
         """Whether factors of products are rounded where they enter."""
         return self.emulated or self.name in _AUTOCAST

@@ -96,6 +96,8 @@ def precision(
     if widest is None:
         found.missing = dict.fromkeys(PRECISION, runs.why["float64"])
         return found
+    said = [line for ran in (reference, intended) if ran for line in ran.notes]
+    note["notes"] = [*(chosen.instead if intended else []), *dict.fromkeys(said)]
     kept = Kept(widest, narrow_run(runs, chosen, intended, widest))
     if runs.late:  # which values are kept wider is not known
         rest = (name for name in PRECISION if name not in found.columns)
@@ -112,6 +114,5 @@ def precision(
         note["lost_updates"][chosen.words] = lost(dict(held.parameters), updates)
     for name in dict.fromkeys([chosen.stored.name, *TOLD]) if updates else ():
         note["lost_updates"][name] = lost(dict(held.parameters), updates, name)
-    said = [line for ran in (reference, intended) if ran for line in ran.notes]
-    note["notes"] = [*dict.fromkeys(said), *runs.why.values()]
+    note["notes"] += runs.why.values()
     return found

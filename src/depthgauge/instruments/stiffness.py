@@ -41,13 +41,11 @@ from depthgauge.trace.inventory import inventory
 from depthgauge.trace.readings import Readings
 from depthgauge.trace.running import run
 
-__all__ = ["PRODUCTS", "STEPS", "STIFFNESS", "curvature", "stiffness"]
+__all__ = ["PRODUCTS", "STIFFNESS", "curvature", "stiffness"]
 
 STIFFNESS = ("stiffness",)
 #: Products of Lanczos, at most, for each of ``Effort.iterations``.
 PRODUCTS: Final = 10
-#: Steps of the optimiser before the second look.
-STEPS: Final = 3
 #: How a product was taken: said once where it was the same at each look.
 _HOW: Final = ("product", "product_reason", "finite_difference_step", "dtype")
 _GIVEN: Final = "the loss given"
@@ -70,12 +68,10 @@ _CONVENTIONS: Final = {
 }
 
 
-def stiffness(
-    subject: Subject, effort: Effort, rule: Rule | None = None, steps: int = STEPS
-) -> Found:
-    """``stiffness`` at the last state, of the whole network: the larger of step 0 and after the
-    steps, for Adam that after the steps; the rest is ``Found.notes["stiffness"]``. ``rule``: the
-    optimiser, that of ``Effort.step`` by default; ``steps``: before the second look, 0 for none."""
+def stiffness(subject: Subject, effort: Effort, rule: Rule | None = None) -> Found:
+    """``stiffness`` at the last state, of the whole network: the larger of step 0 and after
+    ``Effort.steps``, for Adam that after the steps; the rest is ``Found.notes["stiffness"]``.
+    ``rule``: the optimiser, that of ``Effort.step`` by default."""
     found = Found()
     why = _no_parameters(subject.model)
     why = why or check(effort.step, dict(subject.model.named_parameters()))
@@ -92,7 +88,7 @@ def stiffness(
         return found
     optimizer = effort.step.optimizer
     own = optimizer if isinstance(optimizer, Optimizer) and rule is None else None
-    note = _looked(Task(subject, effort, rules, PRODUCTS * effort.iterations, own), steps)
+    note = _looked(Task(subject, effort, rules, PRODUCTS * effort.iterations, own))
     found.notes["stiffness"] = note
     if not math.isnan(note["ratio"]):
         row = max((row for row in subject.rows if row >= 0), default=-1)
@@ -113,7 +109,7 @@ def curvature(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.0,
-    steps: int = STEPS,
+    steps: int = 3,
     iterations: int = 30,
     budget: float | None = None,
     seed: int = 0,
@@ -127,12 +123,11 @@ def curvature(
     NetworkError for a model without trainable parameters.
     """
     rule = Rule(optimizer, lr, momentum, betas, eps, weight_decay)
-    for name, value, least in (("steps", steps, 0), ("iterations", iterations, 1)):
-        if (number := whole_number(value)) is None or number < least:
-            raise SpecificationError(
-                f"{name} is {value!r}, expected a whole number of at least {least}"
-            )
-    effort = Effort(budget=budget, seed=seed)
+    if (number := whole_number(iterations)) is None or number < 1:
+        raise SpecificationError(
+            f"iterations is {iterations!r}, expected a whole number of at least 1"
+        )
+    effort = Effort(steps=steps, budget=budget, seed=seed)
     model, _ = unwrapped(model)
     if why := _no_parameters(model):
         raise NetworkError(why)
@@ -147,7 +142,7 @@ def curvature(
 
     subject = Subject(model, batch, loss, [], lambda model=None, batch=None: again(model, batch))
     rules = Rules.same(rule, len(trainable(model)))
-    note = _looked(Task(subject, effort, rules, iterations), steps)
+    note = _looked(Task(subject, effort, rules, iterations))
     what = passed.cotangent
     given = what.startswith("the gradient of ")
     of = what.removeprefix("the gradient of ") if given else f"the output along a cotangent: {what}"
@@ -175,9 +170,9 @@ def _rules(effort: Effort, model: nn.Module, rule: Rule | None) -> Rules:
     return rules_of(effort.step.made(parameters), parameters)
 
 
-def _looked(task: Task, steps: int) -> dict[str, Any]:
+def _looked(task: Task) -> dict[str, Any]:
     """What is said of the whole network: at step 0, after the steps, and of both."""
-    subject, rules = task.subject, task.rules
+    subject, rules, steps = task.subject, task.rules, task.effort.steps
     model, batch, said = subject.model, subject.batch, ""
     narrow = [t for t in (*model.parameters(), *model.buffers()) if _half(t)]
     if narrow:
@@ -187,7 +182,7 @@ def _looked(task: Task, steps: int) -> dict[str, Any]:
     first = 0.25 if rules.adaptive else 0.5  # of adaptive optimisers the second look counts
     points = {"step 0": point(task, model, batch, None, first if steps else 1.0)}
     if steps:
-        points[f"after {steps}"] = _later(task, model, batch, steps)
+        points[f"after {steps}"] = _later(task, model, batch)
     note: dict[str, Any] = {
         **_moved_by(rules, trainable(model)),
         **_worst(points, rules.adaptive),
@@ -265,9 +260,10 @@ def _conventions(rules: Rules) -> list[str]:
     return [_CONVENTIONS[kind] for kind in kinds]
 
 
-def _later(task: Task, model: nn.Module, batch: Any, steps: int) -> dict[str, Any]:
-    """The same after ``steps`` of the optimiser, on a copy; the ratio is infinite where they lead
+def _later(task: Task, model: nn.Module, batch: Any) -> dict[str, Any]:
+    """The same after the steps of the optimiser, on a copy; the ratio is infinite where they lead
     to a loss that is not finite."""
+    steps = task.effort.steps
     try:
         copied = duplicate(model)
     except NetworkError as error:

@@ -40,11 +40,11 @@ class Effort:
     0 (None: the last); ``sites``: states at which a spectrum is written down, at most; ``exact``:
     the largest state all of whose directions are followed; ``rank``: leading directions of a larger
     one, or all of them where it has no more; ``iterations``: of its subspace; ``step``: the
-    optimiser's, whose update is measured; ``branches``: moved alone, at most; ``arithmetic``: the
-    one intended for training, of ``arithmetic.ARITHMETICS``, or in its place a module or function
-    of your own that takes the same batch, compiled or fused (None: the model's own); ``budget``:
-    seconds for all of them, None for no end; ``seed``: of every random vector. Raises
-    SpecificationError.
+    optimiser's, whose update is measured; ``steps``: real ones of it before stiffness is looked at
+    again, 0 for one look; ``branches``: moved alone, at most; ``arithmetic``: the one intended for
+    training, of ``arithmetic.ARITHMETICS``, or in its place a module or function of your own that
+    takes the same batch, compiled or fused (None: the model's own); ``budget``: seconds for all of
+    them, None for no end; ``seed``: of every random vector. Raises SpecificationError.
     """
 
     probes: int = 8
@@ -55,18 +55,23 @@ class Effort:
     rank: int = 16
     iterations: int = 3
     step: Step = field(default_factory=Step)
+    steps: int = 3
     branches: int = 32
     arithmetic: str | nn.Module | Callable[..., Any] | None = None
     budget: float | None = None
     seed: int = 0
     began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
     deadline: float | None = field(default=None, repr=False, compare=False)  # seconds of a share
+    after: int = field(default=0, repr=False, compare=False)  # parts behind those shared out,
+    kept: float = field(default=0.0, repr=False, compare=False)  # and the seconds that are theirs
 
     def __post_init__(self) -> None:
-        for name in ("probes", "examples", "sites", "exact", "rank", "iterations", "branches"):
-            if (count := whole_number(getattr(self, name))) is None or count < 1:
+        ones = ("probes", "examples", "sites", "exact", "rank", "iterations", "branches")
+        for name, least in (*dict.fromkeys(ones, 1).items(), ("steps", 0)):
+            if (count := whole_number(getattr(self, name))) is None or count < least:
                 raise SpecificationError(
-                    f"{name} is {getattr(self, name)!r}, expected a whole number of at least 1"
+                    f"{name} is {getattr(self, name)!r}, expected a whole number of at least "
+                    f"{least}"
                 )
         until = self.until
         if until is not None and ((count := whole_number(until)) is None or count < 1):
@@ -110,7 +115,21 @@ class Effort:
         if self.budget is None:
             return self
         gone = time.perf_counter() - self.began
-        return dataclasses.replace(self, deadline=gone + (self.budget - gone) / parts)
+        return dataclasses.replace(self, deadline=gone + (self.budget - self.kept - gone) / parts)
+
+    def keeping(self, parts: int) -> Effort:
+        """The effort of so many parts together: an equal share is kept for each one ``after`` them,
+        however long a pass of theirs that nothing ends half-way."""
+        if self.budget is None or not self.after:
+            return self
+        gone = time.perf_counter() - self.began
+        kept = max(self.budget - gone, 0.0) * self.after / (parts + self.after)
+        return dataclasses.replace(self, kept=kept)
+
+    def fits(self, seconds: float) -> bool:
+        """Whether so many more seconds end before the budget does."""
+        gone = time.perf_counter() - self.began
+        return self.budget is None or gone + seconds <= self.budget
 
     def check(self, done: int, total: int, parts: str = "blocks") -> None:
         """Raises BudgetSpentError when the time is over, ``done`` of ``total`` parts behind."""

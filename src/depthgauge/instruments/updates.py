@@ -174,18 +174,21 @@ def _branches(
         found.missing |= dict.fromkeys(("update_to_weight", *_OF_BRANCHES), why)
         return
     rows = _rows(subject)
+    ratios: list[float] = []
     for row, branch in zip(rows, branches, strict=True):
-        own = [changes[name] for name in branch.parameters if name in changes]
-        if own and row is not None:
-            squares = _square(v.double() - p.detach().double() for p, v in own)
-            found.put("update_to_weight", row, _ratio(squares, _square(p.detach() for p, _ in own)))
+        if not (own := [changes[name] for name in branch.parameters if name in changes]):
+            continue
+        squares = _square(v.double() - p.detach().double() for p, v in own)
+        ratios.append(_ratio(squares, _square(p.detach() for p, _ in own)))
+        if row is not None:
+            found.put("update_to_weight", row, ratios[-1])
     chosen = _spaced(len(branches), effort.branches)
     size, whole = last.numel(), _square([last])
     shares: list[float] = []  # sums of squares
     each: list[dict[str, Any]] = []
     summed = torch.zeros_like(last, dtype=torch.float64)
     for done, b in enumerate(chosen):
-        effort.check(done, len(chosen))
+        effort.check(done, len(chosen), "branches")
         own = [changes[name] for name in branches[b].parameters if name in changes]
         change = _last(subject, own) - last.double() if own else torch.zeros_like(summed)
         shares.append(_square([change]))
@@ -205,6 +208,7 @@ def _branches(
         "sum_of_norms": math.fsum(norms),
         "root_sum_square": math.hypot(*norms),
         "state_rms": math.sqrt(whole / size),
+        **({"update_to_weight": math.fsum(ratios) / len(ratios)} if ratios else {}),
         "each": each,
     }
     found.notes["updates"]["branches"] = note

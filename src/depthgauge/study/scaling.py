@@ -12,9 +12,10 @@ quite straight are not. With one seed it is the regression's own, t with D - 2 d
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Exponent",
     "Line",
+    "Scaling",
     "exponent",
     "line",
     "of_modules",
     "of_network",
     "scaling",
     "t_quantile",
+    "within",
 ]
 
 
@@ -182,48 +185,153 @@ def _t_cdf(t: float, freedom: int) -> float:
 # --------------------------------------------------------------------- what is measured at a depth
 
 
+#: What is fitted: one number of a whole network each.
+NAMES: Final = (
+    "functional_update",
+    "branch_update",
+    "together",
+    "update_to_weight",
+    "update_alignment",
+    "norm_of_sum_to_root_sum_square",
+)
+#: What compares a sum over branches with the branches alone: of a sample it grows with the sample.
+_OF_ALL: Final = ("update_alignment", "norm_of_sum_to_root_sum_square")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """``exponents`` over ``depths``; ``missing``: why a quantity has none; ``left_out``: depths for
+    which the budget left no time, and what is said of them."""
+
+    exponents: Mapping[str, Exponent]
+    missing: Mapping[str, str]
+    depths: tuple[int, ...]
+    left_out: Mapping[int, str]
+
+
 def scaling(
     build: Callable[[int, int], Subject],
     depths: Sequence[int],
     seeds: Sequence[int] = (0,),
     effort: Effort | None = None,
-) -> dict[str, Exponent]:
+) -> Scaling:
     """The exponents of what ``updates`` finds; ``build(depth, seed)`` gives the subject.
 
-    ``functional_update`` of the last state, ``branch_update`` (the mean of a branch), ``together``
-    (all branches moved at once), ``update_alignment``, ``norm_of_sum_to_root_sum_square``. A
-    quantity that some depth does not have, or that is zero there, has no exponent and is left out.
+    ``functional_update`` of the last state, ``branch_update`` and ``update_to_weight`` (the means
+    over branches), ``together`` (all branches moved at once), and where every branch is moved alone
+    ``update_alignment`` and ``norm_of_sum_to_root_sum_square``. A quantity that some depth does not
+    have, or that is zero or not finite there, has no exponent but the reason. The budget of
+    ``effort`` is that of all depths together, counted from now.
     """
-    from depthgauge.instruments.subject import Effort
+    from depthgauge.arguments import effort_of
 
-    each = [[_totals(build(depth, seed), effort or Effort()) for seed in seeds] for depth in depths]
-    names = set.intersection(*(set(one) for at in each for one in at))
-    found = {}
-    for name in sorted(names):
-        values = [[one[name] for one in at] for at in each]
-        if all(math.isfinite(v) and v > 0 for at in values for v in at):
-            found[name] = exponent(depths, values)
-    return found
+    return within(build, depths, seeds, effort_of(effort))
 
 
-def _totals(subject: Subject, effort: Effort) -> Mapping[str, float]:
-    """One number each for a whole network."""
+def within(
+    build: Callable[[int, int], Subject],
+    depths: Sequence[int],
+    seeds: Sequence[int],
+    effort: Effort,
+) -> Scaling:
+    """``scaling`` on a clock that runs already. The shallow depths come first; one that, at the
+    speed of the one before, would not end in time is left out with all deeper ones."""
+    each: dict[int, list[_Totals]] = {}
+    pace = 0.0  # seconds of one seed, over the depth
+    for depth in sorted(set(depths)):
+        found: list[_Totals] = []
+        took = []
+        while len(found) < len(seeds) and effort.fits(pace * depth * (len(seeds) - len(found))):
+            start = time.perf_counter()
+            found.append(_totals(build(depth, seeds[len(found)]), effort))
+            took.append(time.perf_counter() - start)
+        if len(found) < len(seeds) or any(one.cut for one in found):
+            break
+        each[depth] = found
+        pace = min(took) / depth
+    budget = "" if effort.budget is None else f"the budget of {effort.budget:g} seconds left"
+    left_out = {d: f"{budget} no time for it" for d in sorted(set(depths)) if d not in each}
+    exponents, missing = {}, {}
+    for name in NAMES:
+        if len(each) < 2 and left_out:
+            left = " ".join(f"depth {d} alone" for d in each) or "none"
+            missing[name] = f"an exponent needs two depths, and {budget} time for {left}"
+        elif why := _no_power(name, each):
+            missing[name] = why
+        else:
+            values = [[one.values[name] for one in at] for at in each.values()]
+            exponents[name] = exponent(list(each), values)
+    return Scaling(exponents, missing, tuple(each), left_out)
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """One number each for a whole network under one seed, or why there is none; ``cut``: whether
+    the budget ended on the way."""
+
+    values: Mapping[str, float]
+    why: Mapping[str, str]
+    cut: bool = False
+
+
+def _no_power(name: str, each: Mapping[int, Sequence[_Totals]]) -> str:
+    """``""``, or at which depth the quantity has no logarithm, and why: the first such depth, of
+    what more branches may mend the last, which asks for the most."""
+    for depth in sorted(each, reverse=name in _OF_ALL):
+        at = each[depth]
+        said = [_no_logarithm(one, name) for one in at]
+        if bad := [why for why in said if why]:
+            seeds = f" (in {len(bad)} of {len(said)} seeds)" if len(said) > 1 else ""
+            return f"at depth {depth} {bad[0]}{seeds}"
+    return ""
+
+
+def _no_logarithm(totals: _Totals, name: str) -> str:
+    if name not in totals.values:
+        return totals.why[name]
+    value = totals.values[name]
+    if not math.isfinite(value):
+        return f"it is {'not a number' if math.isnan(value) else 'infinite'}"
+    return "" if value > 0 else "it is 0, which is no power of the depth"
+
+
+def _totals(subject: Subject, effort: Effort) -> _Totals:
     from depthgauge.instruments.updates import updates
 
     taken = updates(subject, effort)
     if not taken.columns:
-        return {}
-    totals = {"functional_update": taken.columns["functional_update"][1][-1]}
-    if shares := taken.notes["updates"].get("branches"):
-        size = shares["state_rms"]
-        totals["branch_update"] = shares["sum_of_norms"] / shares["measured"] / size
-        totals["together"] = shares["together"] / size
-        if "alignment" in shares:
-            totals["update_alignment"] = shares["alignment"]
-            if shares["measured"] == shares["of"]:  # of a sample it grows with the sample
-                name = "norm_of_sum_to_root_sum_square"
-                totals[name] = shares[name]
-    return totals
+        return _Totals({}, dict.fromkeys(NAMES, taken.missing["functional_update"]))
+    values = {"functional_update": taken.columns["functional_update"][1][-1]}
+    shares = taken.notes["updates"].get("branches")
+    if shares is None:
+        none = dict.fromkeys(NAMES, taken.missing["branch_update"])
+        return _Totals(values, none, cut=bool(subject.branches))
+    size = shares["state_rms"]
+    values["branch_update"] = _over(shares["sum_of_norms"] / shares["measured"], size)
+    values["together"] = _over(shares["together"], size)
+    why = dict.fromkeys(_OF_ALL, taken.missing.get("update_alignment", ""))
+    ratio = shares.get("update_to_weight")
+    if ratio is None:
+        why["update_to_weight"] = "no parameter of a branch moves"
+    elif not math.isfinite(ratio):
+        why["update_to_weight"] = "all weights of a branch are 0"
+    else:
+        values["update_to_weight"] = ratio
+    measured, of = shares["measured"], shares["of"]
+    if measured < of:
+        sample = (
+            f"{measured} of {of} branches were moved alone, and of a sample it depends on how many "
+            f"they are; branches={of} moves each (Effort, --branches)"
+        )
+        why |= dict.fromkeys(_OF_ALL, sample)
+    elif "alignment" in shares:
+        values["update_alignment"] = shares["alignment"]
+        values[_OF_ALL[1]] = shares[_OF_ALL[1]]
+    return _Totals(values, why)
+
+
+def _over(change: float, size: float) -> float:
+    return change / size if size else math.nan
 
 
 def of_modules(

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from depthgauge._version import __version__
 from depthgauge.arguments import PARTS, aims_of, alone, chosen, dtype_name, effort_of, seeds_of
 from depthgauge.errors import SpecificationError
+from depthgauge.instruments.correlation import same
 from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.probing import deepened
 from depthgauge.profile import Profile
-from depthgauge.sites import QUANTITIES, Column, Site
+from depthgauge.sites import ALIKE, QUANTITIES, Column, Site
 from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.batches import examples, tensors
@@ -153,6 +154,7 @@ def _measured(
             "mode": "train" if model.training else "eval",
             "parameters": sum(p.numel() for _, p in held.parameters),
             "input": {path or "input": list(t.shape) for path, t in tensors(batch)},
+            **({"examples": ALIKE} if _alike(batch) else {}),
             "cotangent": passed.cotangent,
             "device": _device(held),
             "notes": [*notes, *passed.notes],
@@ -475,6 +477,13 @@ def _dtype(held: Inventory, batch: Any) -> str:
     kinds = [p.dtype for _, p in held.parameters if p.is_floating_point()]
     kinds = kinds or [t.dtype for _, t in tensors(batch) if t.is_floating_point()]
     return dtype_name(max(set(kinds), key=kinds.count)) if kinds else "float32"
+
+
+def _alike(batch: Any) -> bool:
+    """Whether all examples of the batch are one, in every tensor that has them."""
+    count = examples(batch)
+    held = [t for _, t in tensors(batch) if t.dim() and t.shape[0] == count]
+    return bool(held) and all(same(t) for t in held)
 
 
 def _device(held: Inventory) -> str:
