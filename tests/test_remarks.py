@@ -42,6 +42,12 @@ def test_without_a_loss_sizes_of_steps_say_nothing(equation: str) -> None:
     assert not said("no loss", equation, 8, depth=12, width=16, instruments="balanced")
 
 
+def test_a_model_without_parameters_needs_no_loss() -> None:
+    model, x = nn.Sequential(nn.Tanh(), nn.Tanh()), torch.randn(9, 8)
+    assert not said("no loss was given", model, x, instruments="thorough")
+    assert said("no loss was given", nn.Linear(8, 8), x, instruments="thorough")
+
+
 def test_of_several_seeds_it_says_whose_numbers_they_are() -> None:
     given: dict[str, Any] = {"depth": 6, "width": 16, "instruments": "precision"}
     equation = "h + 1e4 * W2(relu(W1(h)))"

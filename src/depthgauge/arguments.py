@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from depthgauge.equation.nodes import Block
-from depthgauge.errors import NetworkError, SpecificationError, TargetError, nearest
+from depthgauge.errors import (
+    NetworkError,
+    SpecificationError,
+    TargetError,
+    nearest,
+    nearest_name,
+)
+from depthgauge.instruments.arithmetic import ARITHMETICS
 from depthgauge.instruments.subject import Effort
 from depthgauge.network.spec import Network, whole_number
 from depthgauge.sites import QUANTITIES
@@ -168,9 +175,13 @@ def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
     name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else str(dtype)
     if name not in DTYPES:
-        raise SpecificationError(
-            f"dtype is '{name}', expected one of {', '.join(DTYPES)}{nearest(str(name), DTYPES)}"
+        near = nearest_name(name, ARITHMETICS)
+        compared = (
+            f"; '{near}' is compared with float64: Effort(arithmetic='{near}'), or --dtype {near} "
+            f"--against float64"
         )
+        said = compared if near and near not in DTYPES else nearest(name, DTYPES)
+        raise SpecificationError(f"dtype is '{name}', expected one of {', '.join(DTYPES)}{said}")
     return DTYPES[name]
 
 
@@ -264,9 +275,13 @@ def aims_of(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Directions as ``(k, n)`` and labels as ``(B,)`` or ``(B, T)``."""
     for name, aim in (("directions", directions), ("labels", labels)):
-        if aim is not None and (not isinstance(aim, Tensor) or aim.is_complex()):
+        if aim is not None and not isinstance(aim, Tensor):
             raise SpecificationError(
                 f"{name} is of type {type(aim).__name__}, expected a tensor of real numbers"
+            )
+        if aim is not None and aim.is_complex():
+            raise SpecificationError(
+                f"{name} are {dtype_name(aim.dtype)}, expected a tensor of real numbers"
             )
     if directions is not None:
         given = directions.detach()

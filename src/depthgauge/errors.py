@@ -36,6 +36,7 @@ __all__ = [
     "TargetError",
     "UsageError",
     "nearest",
+    "nearest_name",
 ]
 
 
@@ -111,8 +112,17 @@ class ClaimError(DepthgaugeError):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """``" (did you mean 'relu'?)"`` for the nearest known name, or ``""`` when none is near."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean '{found[0]}'?)" if found else ""
+    found = nearest_name(word, known)
+    return f" (did you mean '{found}'?)" if found else ""
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str:
+    """The nearest known name, of those that are near the first that begins with the word, or
+    ``""``."""
+    names = list(known)
+    found = difflib.get_close_matches(word, names, n=max(len(names), 1), cutoff=0.6)
+    longer = [name for name in names if name in found and name.startswith(word)]
+    return next(iter((*longer, *found)), "")
 
 
 def _caret(text: str, position: int | None, width: int = 72) -> str:

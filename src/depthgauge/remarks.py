@@ -24,6 +24,8 @@ _POSITIONS_ALIKE: Final = (
     "all positions of an example are alike at the input already, so what compares them says "
     "nothing of the depth"
 )
+#: What has the size of a loss, or comes of a step along its gradient.
+_OF_A_LOSS: Final = ("stiffness", "functional_update", "branch_update", "update_to_weight")
 #: Spacing of the numbers above 1.
 _EPS: Final = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
 #: What tells two examples apart, 1 - cosine, has collapsed below this share of what it was.
@@ -54,7 +56,7 @@ def remarks(profile: Profile) -> list[str]:
         *_collapse(profile, "token_correlation", "positions of an example come"),
         *of_one,
         *_replaced(notes, profile.not_measured.values()),
-        *([_NO_LOSS] if not trained and ("stiffness" in notes or "updates" in notes) else []),
+        *([_NO_LOSS] if not trained and any(name in profile for name in _OF_A_LOSS) else []),
     ]
 
 

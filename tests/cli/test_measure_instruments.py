@@ -213,7 +213,10 @@ def test_exponents_of_a_builder_over_seeds(command: Command, target: str) -> Non
     ("options", "message"),
     [
         (["--labels", "y"], "--labels is 'y', expected a part of the batch, which has x, labels"),
-        (["--directions", "no.npy"], "--directions is 'no.npy', expected a .npy file of numbers"),
+        (
+            ["--directions", "no.npy"],
+            "--directions is 'no.npy', expected a .npy file of real numbers",
+        ),
         (["--budget", "soon"], "--budget is 'soon', expected a number of seconds"),
         (["--budget", "-1"], "budget is -1.0, expected seconds above 0, or None for no end"),
         (["--probes", "x"], "--probes is 'x', expected a whole number"),
@@ -225,6 +228,14 @@ def test_exponents_of_a_builder_over_seeds(command: Command, target: str) -> Non
         (["--lr", "nan"], "lr is nan, expected a finite number of at least 0"),
         (["--optimizer", "adm"], "(did you mean 'adam'?)"),
         (["--against", "float32"], "--against is 'float32', expected float64"),
+        (["--against", "float64", "--dtype", "float8"], "(did you mean 'float8_e4m3'?)"),
+        (
+            ["--dtype", "float8"],
+            "dtype is 'float8', expected one of float64, float32, bfloat16, float16; "
+            "'float8_e4m3' is compared with float64: Effort(arithmetic='float8_e4m3'), or --dtype "
+            "float8_e4m3 --against float64",
+        ),
+        (["--dtype", "float46"], "expected one of float64, float32, bfloat16, float16 (did you"),
         (["--against", "float64", "--dtype", "float15"], "the arithmetic is 'float15', expected"),
         (["--depths", "4"], "--depths is '4', expected two or more whole numbers"),
         (["--depths", "4,8", "--arg", "depth=3"], "--arg gives 'depth', which --depths varies"),
@@ -240,6 +251,16 @@ def test_bad_options_are_one_sentence(
     assert message in ran.err
     assert ran.err.startswith("depthgauge: ")
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("real", [0.0, 1.0])
+def test_directions_that_are_complex_are_refused_by_that(
+    command: Command, tmp_path: Path, real: float
+) -> None:
+    np.save(tmp_path / "d.npy", (real + 1j) * np.ones(8))
+    ran = command("measure", *RESIDUAL, "--directions", tmp_path / "d.npy")
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "expected a .npy file of real numbers (it holds complex128, whose" in ran.err
 
 
 def test_a_budget_leaves_the_rivers(command: Command, target: str) -> None:

@@ -197,6 +197,14 @@ def test_no_gradient_and_no_component_are_reasons() -> None:
         ({"directions": torch.zeros(3)}, "directions have the shape (1, 3), expected one vector"),
         ({"directions": torch.ones(2, 2, 2)}, "directions have the shape (2, 2, 2), expected"),
         ({"directions": torch.tensor([1.0, math.nan])}, "of finite numbers that are not all zero"),
+        (
+            {"directions": torch.ones(8, dtype=torch.complex64)},
+            "directions are complex64, expected a tensor of real numbers",
+        ),
+        (
+            {"labels": torch.ones(4, dtype=torch.complex128)},
+            "labels are complex128, expected a tensor of real numbers",
+        ),
         ({"directions": [1.0]}, "directions is of type list, expected a tensor of real numbers"),
         ({"labels": torch.ones(3)}, "labels are float32 of the shape (3,), expected whole numbers"),
         ({"effort": 3}, "effort is of type int, expected depthgauge.Effort(...)"),

@@ -105,12 +105,14 @@ def _vectors(path: str | None) -> Any:
     import torch
 
     try:
-        found = np.load(path, allow_pickle=False)
-        return torch.from_numpy(np.asarray(found, dtype=np.float64))
+        found = np.asarray(np.load(path, allow_pickle=False))
+        if found.dtype.kind == "c":
+            raise TypeError(f"it holds {found.dtype}, whose imaginary part would be lost")
+        return torch.from_numpy(found.astype(np.float64))
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise SpecificationError(
-            f"--directions is '{path}', expected a .npy file of numbers ({reason})"
+            f"--directions is '{path}', expected a .npy file of real numbers ({reason})"
         ) from None
 
 
