@@ -112,6 +112,8 @@ def test_a_model_that_raises_does_not_end_the_run():
         ({"log": 3}, "log is of type int, expected a function"),
         ({"on_breach": print}, "without a corridor"),
         ({"corridor": {"drift": {"max": 1}}}, "'drift' cannot be bounded"),
+        ({"corridor": "transprot"}, "did you mean 'transport'"),
+        ({"corridor": 3}, "corridor is of type int"),
     ],
 )
 def test_bad_input_is_one_sentence(options, words):
@@ -221,3 +223,10 @@ def test_the_page_of_the_monitor_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     exec(compile(code, "monitor.md", "exec"), {})
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["0", "10", "20"]
+
+
+def test_a_corridor_by_its_name() -> None:
+    look = Monitor(model(), torch.randn(4, 8), every=1, corridor="transport")(0)
+    assert look is not None
+    assert look.verdict is not None
+    assert look.verdict.state in ("pass", "warn", "fail")

@@ -24,6 +24,7 @@ from depthgauge.integrations.sinks import Log, sink_of
 from depthgauge.measurement import measure
 from depthgauge.network.spec import whole_number
 from depthgauge.study.corridor import Corridor, Verdict
+from depthgauge.study.corridors import NamedCorridor, corridor_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,7 +60,8 @@ class Monitor:
 
     ``loss``: as ``measure`` takes it; ``log``: a function of ``(numbers, step)``, a TensorBoard
     ``SummaryWriter``, a Weights & Biases run, the ``mlflow`` module, or several in a list;
-    ``corridor``: bounds whose margins are logged too; ``on_breach``: called with each look that
+    ``corridor``: bounds whose margins are logged too, or the name or file of a corridor;
+    ``on_breach``: called with each look that
     fails (raise there to stop the run); ``instruments``: as ``measure`` takes them; ``prefix``: of
     every name logged. ``looks`` keeps the numbers, no profile and no tensor.
 
@@ -75,7 +77,7 @@ class Monitor:
         loss: Callable[..., Any] | None = None,
         every: int = 100,
         log: Log | object | Sequence[object] | None = None,
-        corridor: Corridor | Mapping[str, object] | None = None,
+        corridor: Corridor | NamedCorridor | Mapping[str, object] | str | None = None,
         on_breach: Breach | None = None,
         instruments: str | Sequence[str] = INSTRUMENTS,
         prefix: str = "depthgauge/",
@@ -90,7 +92,7 @@ class Monitor:
                 "on_breach is given without a corridor, so nothing can lie outside; give one too"
             )
         self.model, self.batch, self.loss, self.every, self.seed = model, batch, loss, count, seed
-        self.corridor = Corridor.of(corridor) if isinstance(corridor, Mapping) else corridor
+        self.corridor = None if corridor is None else corridor_of(corridor, "transport")
         self.on_breach, self.instruments, self.prefix = on_breach, instruments, prefix
         self._log = sink_of(log)
         self.looks: dict[int, Mapping[str, float]] = {}
@@ -109,7 +111,9 @@ class Monitor:
         except ModelError as error:
             self._failed(step, error)
             return None
-        verdict = self.corridor.judge(profile) if self.corridor is not None else None
+        verdict = None
+        if self.corridor is not None:
+            verdict = self.corridor.at(profile.depth, profile.dtype).judge(profile)
         found = Look(step, profile, numbers_of(profile, verdict), verdict)
         self.looks[step] = found.numbers
         self._log({self.prefix + name: x for name, x in found.numbers.items()}, step)

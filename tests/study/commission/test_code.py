@@ -71,7 +71,7 @@ def test_a_module_that_is_out_loses_to_its_rival(tmp_path):
     assert {row[1] for row in found.tables[0].rows} >= {"gradient_ratio", "stiffness"}
     fixup = gate(run(build, tmp_path / "other", arguments={"scale": 300.0}), "rival")
     assert fixup.state in ("fail", "warn")
-    assert fixup.reason.startswith("fixup is further inside")
+    assert "outside" in fixup.reason or "the network is not" in fixup.reason
 
 
 @pytest.mark.parametrize(("target", "words"), [(plain, "fixup does not cover this network: ")])
@@ -80,3 +80,14 @@ def test_a_module_that_the_recipe_does_not_cover_has_no_rival(tmp_path, target, 
     assert found.state == "not_measured"
     assert found.reason.startswith(words)
     assert found.reason != words
+
+
+def without_loss(layers: int = 6) -> Any:
+    module, batch, _ = build(layers)
+    return module, batch
+
+
+def test_what_was_measured_at_neither_is_not_won(tmp_path):
+    found = gate(run(without_loss, tmp_path / "record"), "rival")
+    assert found.state != "pass"
+    assert "stiffness" in found.reason

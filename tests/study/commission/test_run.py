@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from depthgauge.errors import DepthgaugeError, RecordError, SpecificationError
 from depthgauge.instruments.step import Step
@@ -115,7 +116,7 @@ def test_the_rival_is_measured_by_the_same_bounds(healthy, sick):
     names = {row[0] for row in gate(healthy, "rival").tables[0].rows}
     assert names == {"baseline", "fixup"}
     assert gate(sick, "rival").state in ("fail", "warn")
-    assert "fixup is further inside" in gate(sick, "rival").reason
+    assert "fixup is inside and the network is not" in gate(sick, "rival").reason
 
 
 def test_curves_of_every_configuration_are_kept(sick):
@@ -384,3 +385,47 @@ def test_an_overflow_is_one_finding_that_says_what_overflows_where(tmp_path, dty
     assert first["stiffness"] == "infinite since the loss is nan after step 1; 2 of 2 seeds outside"
     assert first["functional_update"].startswith("undefined from block ")
     assert "after the step" in first["functional_update"]
+
+
+def test_dropout_draws_the_same_whatever_the_process_has_drawn(tmp_path):
+    found = []
+    for k, seed in enumerate((1, 2)):
+        torch.manual_seed(seed)
+        where = tmp_path / f"record{k}"
+        equation = "h + W2(dropout(gelu(W1(h)),p=0.1))/sqrt(L)"
+        commission(equation, where, **{**SMALL, "vary": ["scale*2"]})
+        found.append((where / "curves.npz").read_bytes())
+        assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.manual_seed(seed)))
+    assert found[0] == found[1]
+
+
+def test_lessons_agree_with_the_answer(sick, tmp_path):
+    notes = gate(sick, "ablation").notes
+    mended = [note for note in notes if note.startswith("scale=1/sqrt(L) brings")]
+    assert len(mended) == 1
+    assert mended[0].endswith("these bounds depend on the scale")
+    assert not any("whole" in note for note in notes if note.startswith("scale=1/sqrt(L)"))
+    # What the baseline does not have cannot have earned a place.
+    bare = {**SMALL, "vary": ["norm=layernorm"]}
+    added = gate(commission("h + 0.1*W2(relu(W1(h)))", tmp_path / "bare", **bare), "ablation")
+    assert not any("earned its place" in note for note in added.notes)
+    normed = gate(
+        commission(HEALTHY, tmp_path / "normed", **{**SMALL, "vary": ["norm=none"]}), "ablation"
+    )
+    assert any("earned its place" in note for note in normed.notes)
+
+
+def test_depths_at_which_nothing_is_healthy_do_not_discriminate(tmp_path):
+    given = {**SMALL, "vary": ["scale*2"], "corridor": {"gradient_ratio": {"min": 1e30}}}
+    found = gate(commission(HEALTHY, tmp_path / "record", **given), "depth")
+    assert found.state == "warn"
+    assert "no configuration is inside its bounds at any depth" in found.reason
+
+
+def test_a_network_of_few_blocks_is_measured_at_fewer(tmp_path):
+    given = {k: v for k, v in SMALL.items() if k not in ("depth", "depths")}
+    found = commission(HEALTHY, tmp_path / "record", depth=8, **given)
+    assert found.plan.depths == (2, 4, 8)
+    assert gate(found, "depth").state != "not_measured"
+    alone = commission(HEALTHY, tmp_path / "alone", depth=1, **given)
+    assert gate(alone, "depth").state == "not_measured"

@@ -19,7 +19,6 @@ from depthgauge.errors import DepthgaugeError, NetworkError
 from depthgauge.profile import Profile
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.rewritten import rewritten
-from depthgauge.record.parts import State
 from depthgauge.study.ablation import Ablation, Varied
 from depthgauge.study.builders import BuilderCase, stacked
 from depthgauge.study.cases import Case, EquationCase, measured
@@ -74,19 +73,23 @@ _COSTLY: Final = ("norm", "placement")
 
 def _lessons(found: Ablation) -> list[str]:
     """What each change says of the feature that it changed."""
-    factors = {row.change: row.differences[0].factor for row in found.rows if row.single}
+    changed = {row.change: row.differences[0] for row in found.rows if row.single}
     said = []
     for remedy in found.remedies:
         if not remedy.single:
             continue
-        factor = factors[remedy.change]
-        if remedy.breaks:
-            broken = ", ".join(remedy.breaks)
-            said.append(f"{remedy.change} breaks {broken}: the {factor} has earned its place here")
+        factor, absent = changed[remedy.change].factor, changed[remedy.change].before == "none"
+        if remedy.mends:
+            words = f"brings {', '.join(remedy.mends)} back inside"
+            rest = f", and breaks {', '.join(remedy.breaks)}" if remedy.breaks else ""
+            said.append(f"{remedy.change} {words}{rest}: these bounds depend on the {factor}")
+        elif remedy.breaks:
+            what = "is better left out here" if absent else "has earned its place here"
+            said.append(f"{remedy.change} breaks {', '.join(remedy.breaks)}: the {factor} {what}")
         elif remedy.whole:
-            what = f"the {factor} has not earned its place by these bounds"
-            other = f"these bounds do not depend on the {factor} so far"
-            words = what if factor in _COSTLY else other
+            words = f"these bounds do not depend on the {factor} so far"
+            if factor in _COSTLY and not absent:
+                words = f"the {factor} has not earned its place by these bounds"
             said.append(
                 f"{remedy.change} leaves every bound whole (score {remedy.score:+.3g}): {words}"
             )
@@ -151,6 +154,12 @@ def depth(plan: Plan, bench: Bench) -> Gated:
         why = (
             f"the test did not discriminate: every configuration stays inside its bounds at every "
             f"depth up to {plan.depths[-1]}"
+        )
+        return Gated("warn", why, tables=(made,), notes=notes)
+    if not any(v.state in ("pass", "warn") for v in verdicts):
+        why = (
+            f"the test did not discriminate: no configuration is inside its bounds at any depth up "
+            f"to {plan.depths[-1]}; what is wrong is not depth"
         )
         return Gated("warn", why, tables=(made,), notes=notes)
     if soon:
@@ -272,9 +281,16 @@ def rival(plan: Plan, bench: Bench) -> Gated:
     }
     own, its = scores
     without = f", {' and '.join(apart)} aside" if apart else ""
+    if unknown := list(dict.fromkeys(row[1] for row in rows if not row[5])):
+        without += f", {' and '.join(unknown)} not measured at both"
     said = f"smallest margin {own:+.3g} decades, {plan.rival} {its:+.3g}{without}"
+    if own < 0:
+        if its < 0:
+            return Gated("warn", f"both are outside: {said}", **more)
+        return Gated("fail", f"{plan.rival} is inside and the network is not: {said}", **more)
     if its > own + _BETTER:
-        state: State = "fail" if own < 0 <= its else "warn"
-        return Gated(state, f"{plan.rival} is further inside: {said}", **more)
+        return Gated("warn", f"{plan.rival} is further inside: {said}", **more)
+    if unknown:
+        return Gated("not_measured", f"by what could be compared, {said}", **more)
     more["notes"] = (said, *more["notes"])
     return Gated("pass", "", **more)

@@ -120,13 +120,15 @@ def planned(
     """The plan of a commission, what is not given filled in. Raises SpecificationError.
 
     ``depths``: 12, 48 and 96 by default, those above the case's own depth left out and its own put
-    in; of a builder its argument ``axis``. ``rival``: Fixup where every branch of an equation has
-    two weight layers or more and for a builder, else orthogonal weights.
+    in; of 12 blocks or fewer a quarter, a half and all of them; of a builder its argument ``axis``.
+    ``rival``: Fixup where every branch of an equation has two weight layers or more and for a
+    builder, else orthogonal weights.
     """
     if isinstance(case, EquationCase):
         own = case.specification.network.depth
         axis = "depth"
-        wanted = tuple(sorted(set(depths or (d for d in DEPTHS if d < own))))
+        usual_depths = [d for d in DEPTHS if d < own] or [d for d in (own // 4, own // 2) if d]
+        wanted = tuple(sorted(set(depths or usual_depths)))
         if wanted and wanted[-1] > own:
             raise SpecificationError(
                 f"depths name {wanted[-1]}, and the network has {own} blocks; give depths up to "

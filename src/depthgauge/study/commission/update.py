@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import torch
+
 from depthgauge.instruments.subject import Effort
 from depthgauge.profile import Profile
 from depthgauge.record.parts import Table
@@ -51,12 +53,14 @@ def updates(plan: Plan, case: Case) -> list[Profile]:
     for seed in case.seeds:
         task = classified(given.network, seed, min(batch, EXAMPLES))
         effort = Effort(step=plan.step, branches=1, iterations=1, seed=seed)
-        out.append(
-            measure_module(
-                task.module, task.batch, task.loss, seed=seed, instruments=asked, effort=effort,
-                name=case.name,
-            )
-        )  # fmt: skip
+        with torch.random.fork_rng():  # dropout draws from the process's generators
+            torch.manual_seed(seed)
+            out.append(
+                measure_module(
+                    task.module, task.batch, task.loss, seed=seed, instruments=asked,
+                    effort=effort, name=case.name,
+                )
+            )  # fmt: skip
     return out
 
 
