@@ -240,3 +240,44 @@ def test_nothing_can_be_put_around_a_part_of_the_model_itself(recipe: str) -> No
     )
     assert not any("attention" in line for line in made.left)
     assert not audit(made.model, torch.randn(8, WIDTH), recipe).holds
+
+
+class Stacked(nn.Module):
+    """``h + relu(U_i h) B_i``, all B in one parameter, whose inputs cannot be counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(6))
+        self.down = nn.Parameter(torch.randn(6, 2 * WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        for i, up in enumerate(self.up):
+            h = h + torch.relu(up(h)) @ self.down[i]
+        out: Tensor = self.head(h)
+        return out
+
+
+@pytest.mark.parametrize(
+    "recipe", ["inv-sqrtL-init", "inv-sqrtL", "he", "lecun", "mup", "deepnorm"]
+)
+def test_a_weight_that_could_not_be_counted_is_no_pass(recipe: str) -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(8, WIDTH)
+    made = apply(Stacked(), batch, recipe)
+    unseen = "1 weights that the rule speaks of were not checked: their inputs could not be counted"
+    assert f"{unseen} ('down')" in made.left
+    held = audit(made.model, batch, recipe)
+    assert not held.holds
+    assert [f.said for f in held.findings if f.state == "NOT MEASURED"] == [f"{unseen} ('down')"]
+    assert not guess(made.model, batch).named
+
+
+def test_what_no_rule_speaks_of_may_be_uncounted() -> None:
+    batch = torch.randn(8, WIDTH)
+    for recipe in ("prenorm", "rezero"):
+        made = apply(Stacked(), batch, recipe)
+        assert not any("not checked" in line for line in made.left)
+    assert not any("not checked" in line for line in apply(Stacked(), batch, "gpt2").left)
+    with pytest.raises(NetworkError, match="inputs of 'down' could not be counted"):
+        apply(Stacked(), batch, "u-mup")

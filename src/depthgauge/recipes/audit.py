@@ -49,6 +49,7 @@ class Audit:
             row: dict[str, Any] = {
                 "part": finding.part,
                 "holds": finding.holds,
+                "measured": finding.measured,
                 "matching": finding.matching,
                 "of": finding.of,
                 "said": finding.said,

@@ -71,12 +71,13 @@ class Target:
 @dataclass(frozen=True)
 class Rule:
     """A group of weights under one law, in words with its numbers. ``doubt``: what the law is not
-    derived for and was met."""
+    derived for and was met. ``vectors``: it is of gains and numbers, of no weight layer."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
     doubt: str = ""
+    vectors: bool = False
 
     @property
     def told(self) -> str:
