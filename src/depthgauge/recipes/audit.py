@@ -22,7 +22,7 @@ from depthgauge.recipes.held import held
 from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import Recipe
-from depthgauge.recipes.starts_held import silent_finding, woken_findings
+from depthgauge.recipes.starts_held import behind_zero_heads, silent_finding, woken_findings
 from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.layout import layout
 
@@ -97,7 +97,8 @@ def audit(
     if plan.silent:
         findings.append(silent_finding(model, batch))
     if plan.wakes:
-        findings += woken_findings(model, batch, plan.wakes, loss)
+        wakes = behind_zero_heads(model, found, plan.wakes)
+        findings += woken_findings(model, batch, wakes, loss)
     if optimizer is not None:
         findings += groups_held(model, plan, optimizer)
     if clip is not None:
