@@ -37,8 +37,13 @@ def test_a_layer_that_cannot_be_counted_is_said() -> None:
     applied = apply(Recurrent(), torch.randn(3, 4, 6), "lecun")
     words = r"weights: .* 2 more have inputs that could not be counted \('r.weight_ih_l0'\)"
     assert re.search(words, applied.changes[0]), applied.changes
-    (weights, _) = audit(applied.model, torch.randn(3, 4, 6), "lecun").findings
+    held = audit(applied.model, torch.randn(3, 4, 6), "lecun")
+    (weights, _, unseen) = held.findings
     assert re.search(words, weights.said), weights.said
+    assert (weights.state, unseen.state) == ("PASS", "NOT MEASURED")
+    assert not held.holds
+    assert "2 weights that the rule speaks of were not checked: their inputs" in unseen.said
+    assert applied.left == (unseen.said,)
 
 
 def test_without_a_layer() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError, SpecificationError
 from depthgauge.recipes.apply import Applied, apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.fixup import fixup_scale
+from depthgauge.recipes.guess import guess
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import said
 from tests.recipes.models import DEPTH, WIDTH, gpt2, mlp, relu_gpt2, resnet
@@ -175,3 +177,107 @@ def test_one_layer_among_many_is_found() -> None:
     (finding,) = [f for f in audit(model, batch, "gpt2").findings if not f.holds]
     assert (finding.matching, finding.of) == (5, 6)
     assert finding.said.startswith("1 of 6 residual projections: std 0.0198, expected 0.0082")
+
+
+# -------------------------------------------------------------------------------- wrappers
+
+
+def _compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, _compiled])
+def test_a_model_in_a_wrapper_is_the_model_inside(wrap: Callable[..., nn.Module]) -> None:
+    model, batch = mlp()
+    made = apply(wrap(model), batch, "fixup", seed=1)
+    plain = apply(model, batch, "fixup", seed=1)
+    assert made.changes == plain.changes
+    assert made.left == plain.left == ()
+    for (name, a), (other, b) in zip(
+        made.model.named_parameters(), plain.model.named_parameters(), strict=True
+    ):
+        assert name == other
+        assert torch.equal(a, b)
+    inside = made.model
+    optimizer = torch.optim.SGD(made.groups(lr=0.1))
+    held = audit(wrap(inside), batch, "fixup", optimizer)
+    assert held == audit(inside, batch, "fixup", optimizer)
+    assert held.holds
+    assert guess(wrap(inside), batch) == guess(inside, batch)
+    with torch.no_grad():
+        weights(inside, "weight")[1].mul_(3)
+    assert not audit(wrap(inside), batch, "fixup").holds
+
+
+# ------------------------------------------------------------- weights of the model itself
+
+
+class Flat(nn.Module):
+    """``h + relu(h A_i) B_i``, all in one module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for i in range(3):
+            self.register_parameter(f"up{i}", nn.Parameter(torch.randn(2 * WIDTH, WIDTH)))
+            self.register_parameter(f"down{i}", nn.Parameter(torch.randn(WIDTH, 2 * WIDTH)))
+
+    def forward(self, h: Tensor) -> Tensor:
+        for i in range(3):
+            inner = torch.relu(F.linear(h, getattr(self, f"up{i}")))
+            h = h + F.linear(inner, getattr(self, f"down{i}"))
+        return h
+
+
+@pytest.mark.parametrize(
+    "recipe", ["fixup", "nfnet", "prenorm", "sandwich", "layerscale", "sub-ln", "layernorm-scaling"]
+)
+def test_nothing_can_be_put_around_a_part_of_the_model_itself(recipe: str) -> None:
+    made = apply(Flat(), torch.randn(8, WIDTH), recipe)
+    assert any(
+        "the weights belong to the model itself, and nothing can be put around a part of it; "
+        "give the branch a module of its own" in line
+        for line in made.left
+    )
+    assert not any("attention" in line for line in made.left)
+    assert not audit(made.model, torch.randn(8, WIDTH), recipe).holds
+
+
+class Stacked(nn.Module):
+    """``h + relu(U_i h) B_i``, all B in one parameter, whose inputs cannot be counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(6))
+        self.down = nn.Parameter(torch.randn(6, 2 * WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        for i, up in enumerate(self.up):
+            h = h + torch.relu(up(h)) @ self.down[i]
+        out: Tensor = self.head(h)
+        return out
+
+
+@pytest.mark.parametrize(
+    "recipe", ["inv-sqrtL-init", "inv-sqrtL", "he", "lecun", "mup", "deepnorm"]
+)
+def test_a_weight_that_could_not_be_counted_is_no_pass(recipe: str) -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(8, WIDTH)
+    made = apply(Stacked(), batch, recipe)
+    unseen = "1 weights that the rule speaks of were not checked: their inputs could not be counted"
+    assert f"{unseen} ('down')" in made.left
+    held = audit(made.model, batch, recipe)
+    assert not held.holds
+    assert [f.said for f in held.findings if f.state == "NOT MEASURED"] == [f"{unseen} ('down')"]
+    assert not guess(made.model, batch).named
+
+
+def test_what_no_rule_speaks_of_may_be_uncounted() -> None:
+    batch = torch.randn(8, WIDTH)
+    for recipe in ("prenorm", "rezero"):
+        made = apply(Stacked(), batch, recipe)
+        assert not any("not checked" in line for line in made.left)
+    assert not any("not checked" in line for line in apply(Stacked(), batch, "gpt2").left)
+    with pytest.raises(NetworkError, match="inputs of 'down' could not be counted"):
+        apply(Stacked(), batch, "u-mup")

@@ -86,3 +86,28 @@ def test_a_final_norm_that_was_left_is_named() -> None:
 def test_what_it_does_not_cover() -> None:
     with pytest.raises(NetworkError, match="no residual branch was found"):
         rewritten(Network("W(relu(h))", 4, 8), "skipinit")
+
+
+@pytest.mark.parametrize("recipe", ["skipinit", "rezero"])
+def test_behind_a_zero_head_all_wakes_a_step_later(recipe: str) -> None:
+    model, batch = mlp()
+    made = apply(model, batch, recipe).model
+    head = made[-1]  # type: ignore[index]
+    plain = [f.said for f in audit(made, batch, recipe).findings if "gradients" in f.part]
+    nn.init.zeros_(head.weight)
+    found = audit(made, batch, recipe)
+    late = [f.said for f in found.findings if "gradients" in f.part]
+    assert found.holds, said(found)
+    assert [line.partition(": ")[2] for line in late[1:]] == [
+        line.partition(": ")[2] for line in plain[:2]
+    ]
+    assert late[0].partition(": ")[2] == plain[0].partition(": ")[2]
+    zero = first_gradients(made, batch)
+    sleeping = [path for path in zero[1] if path.endswith("up.weight")]
+    assert sleeping
+    assert all(zero[1][path] for path in sleeping)
+    assert not any(zero[2][path] for path in sleeping)
+    with torch.no_grad():
+        next(p for name, p in made.named_parameters() if p.numel() == 1).fill_(0.5)
+    words = "has one already"
+    assert words in said(audit(made, batch, recipe))

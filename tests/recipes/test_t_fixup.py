@@ -88,3 +88,32 @@ def test_a_norm_that_was_left_is_named() -> None:
     applied.model.get_submodule("0.layers.1").norm1 = nn.LayerNorm(32)
     words = said(audit(applied.model, batch, "t-fixup"))
     assert "1 norms: T-Fixup takes their place" in words
+
+
+class Translator(nn.Module):
+    """Three encoder and five decoder layers, of one table or of two."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.source = nn.Embedding(64, 32)
+        self.target = self.source if shared else nn.Embedding(64, 32)
+        self.inner, _ = transformer(3, 5)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(self.source(source), self.target(target))
+        return out
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_table_of_the_decoder_alone_counts_its_layers(shared: bool) -> None:
+    tokens = torch.Generator().manual_seed(0)
+    batch = tuple(torch.randint(0, 64, (2, n), generator=tokens) for n in (6, 5))
+    applied, batch = on_module("t-fixup", lambda: (Translator(shared), batch))
+    stds = [float(applied.model.get_parameter(f"{name}.weight").detach().std())
+            for name in ("source", *(() if shared else ("target",)))]  # fmt: skip
+    asked = [32**-0.5 * (9 * n) ** -0.25 for n in ((3,) if shared else (3, 5))]
+    assert stds == pytest.approx(asked, rel=4 / (2 * 2048) ** 0.5)
+    if not shared:
+        with torch.no_grad():
+            applied.model.get_parameter("target.weight").mul_((5 / 3) ** 0.25)
+        assert "1 of 2 embeddings" in said(audit(applied.model, batch, "t-fixup"))

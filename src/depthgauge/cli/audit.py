@@ -159,6 +159,8 @@ def _line(found: Audit | Guess) -> str:
     broken = sum(not finding.holds for finding in found.findings)
     if found.holds:
         return f"audit: {found.recipe} holds"
+    if all(finding.holds or not finding.measured for finding in found.findings):
+        return f"audit: {found.recipe} is not known to hold ({broken} parts not measured)"
     return f"audit: {found.recipe} does not hold ({broken} of {len(found.findings)} parts)"
 
 
@@ -181,7 +183,7 @@ def _show(found: Audit | Guess, console: Console) -> None:
 def _finding(finding: Finding, console: Console) -> None:
     from depthgauge.report.tables import paragraph
 
-    paragraph(console, f"{'PASS' if finding.holds else 'FAIL'}  {finding.said}", indent="      ")
+    paragraph(console, f"{finding.state}  {finding.said}", indent="      ")
 
 
 def _candidates(found: Guess, console: Console) -> None:

@@ -56,7 +56,9 @@ def _admin(name: str, grows: str, law: str) -> Recipe:
                 weight = Weight(path, (1,), 0, 0, False, False)
                 scope = scope_of(layout, branch)
                 targets.append(Target(weight, f"constant({text})", scope, mistakes))
-        return Plan((Rule("omegas", law, tuple(targets)),), tuple(forms), final="none")
+        return Plan(
+            (Rule("omegas", law, tuple(targets), vectors=True),), tuple(forms), final="none"
+        )
 
     return Recipe(
         name,

@@ -22,7 +22,8 @@ from depthgauge.recipes.held import held
 from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import Recipe
-from depthgauge.recipes.starts_held import silent_finding, woken_findings
+from depthgauge.recipes.starts_held import behind_zero_heads, silent_finding, woken_findings
+from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.layout import layout
 
 __all__ = ["Audit", "audit"]
@@ -48,6 +49,7 @@ class Audit:
             row: dict[str, Any] = {
                 "part": finding.part,
                 "holds": finding.holds,
+                "measured": finding.measured,
                 "matching": finding.matching,
                 "of": finding.of,
                 "said": finding.said,
@@ -75,7 +77,8 @@ def audit(
     loss: Callable[..., Any] | None = None,
     clip: Clip | None = None,
 ) -> Audit:
-    """Hold a module to a recipe, by name or as one. The model is left as it was.
+    """Hold a module to a recipe, by name or as one. The model is left as it was; of one in a
+    wrapper that only places or compiles it, what is inside is audited.
 
     ``optimizer``: held to the recipe's groups. ``loss``: of which the gradients of the first steps
     are taken; without one a fixed random cotangent's. ``clip(model)``, which clips the gradients of
@@ -84,6 +87,7 @@ def audit(
     does not cover or that cannot be run, ModelError when the model raises.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    model, _ = unwrapped(model)
     found = layout(model, batch)
     rules = rules.on(model, batch, found)
     plan = rules.plan(found)
@@ -93,7 +97,8 @@ def audit(
     if plan.silent:
         findings.append(silent_finding(model, batch))
     if plan.wakes:
-        findings += woken_findings(model, batch, plan.wakes, loss)
+        wakes = behind_zero_heads(model, found, plan.wakes)
+        findings += woken_findings(model, batch, wakes, loss)
     if optimizer is not None:
         findings += groups_held(model, plan, optimizer)
     if clip is not None:

@@ -35,7 +35,8 @@ def bounded_plan(layout: Layout, kind: str, title: str, starts: dict[str, str]) 
             Target(Weight(path, (1,), 0, 0, False, False), f"constant({start})", {})
             for path in dict.fromkeys(paths)
         )
-        rules.append(Rule(f"{name} of {title}", f"{start} at the start", tuple(targets)))
+        law = f"{start} at the start"
+        rules.append(Rule(f"{name} of {title}", law, tuple(targets), vectors=True))
     numbers = tuple(dict.fromkeys(path for norm in layout.every for path in norm.numbers))
     forms = tuple(
         Form(norms=dict.fromkeys((n.at for n in branch.placed), kind) if branch.placed else None)

@@ -14,17 +14,26 @@ __all__ = ["Finding", "counted_finding"]
 class Finding:
     """One part of a recipe: how many of its tensors or places are as they should be, and in a
     sentence what was found. ``ratio``: geometric mean of measured over expected standard deviation,
-    NaN where zeros or counts are asked for."""
+    NaN where zeros or counts are asked for. ``measured``: whether it could be judged at all; what
+    could not never holds."""
 
     part: str
     matching: int
     of: int
     said: str
     ratio: float = math.nan
+    measured: bool = True
 
     @property
     def holds(self) -> bool:
-        return self.matching == self.of
+        return self.measured and self.matching == self.of
+
+    @property
+    def state(self) -> str:
+        """``PASS``, ``FAIL`` or ``NOT MEASURED``."""
+        if not self.measured:
+            return "NOT MEASURED"
+        return "PASS" if self.holds else "FAIL"
 
 
 def counted_finding(count: Count) -> Finding:

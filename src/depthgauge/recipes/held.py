@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
 from depthgauge.recipes.ends_held import final_finding, outlet_finding
 from depthgauge.recipes.finding import Finding, counted_finding
 from depthgauge.recipes.forms_held import form_findings
-from depthgauge.recipes.inside import counted, effective, headed, scaled_biases
+from depthgauge.recipes.inside import counted, effective, headed, scaled_biases, uncounted
 from depthgauge.recipes.rules import Count, Plan
 from depthgauge.recipes.weights_held import rule_finding
 from depthgauge.trace.counted import Layout
@@ -24,6 +24,8 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     for rule in plan.rules:
         if rule.targets:
             yield rule_finding(rule, weights)
+    if unseen := uncounted(found, plan):
+        yield _unseen(unseen)
     yield from form_findings(found, plan.forms, parameters, once=plan.everywhere is None)
     if plan.biased:
         bare = [weight for weight in plan.biased if not weight.bias]
@@ -40,3 +42,9 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
         yield final_finding(found, plan)
     for count in (*counted(found, plan), *scaled_biases(parameters, plan.scales), *plan.counts):
         yield counted_finding(count)
+
+
+def _unseen(paths: Sequence[str]) -> Finding:
+    said = f"{len(paths)} weights that the rule speaks of were not checked: their inputs could not "
+    said += f"be counted ('{paths[0]}')"
+    return Finding("weights that could not be counted", 0, len(paths), said, measured=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from depthgauge.recipes.rules import Around, Count, Form, Plan, number_of, scope_of
 from depthgauge.trace.counted import Layout, Residual, Weight
 
-__all__ = ["counted", "effective", "headed", "scaled_biases"]
+__all__ = ["counted", "effective", "headed", "scaled_biases", "uncounted"]
 
 _CLOSE: Final = 1e-3
 _ORIGINAL: Final = ".original"
@@ -92,6 +92,24 @@ def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
         leaking = sum(branch.leaks for branch in shifted)
         why = "the skip is to carry the state as it is"
         yield Count("branches whose first scalar bias is added to the skip too", leaking, 0, why)
+
+
+def uncounted(layout: Layout, plan: Plan) -> tuple[str, ...]:
+    """The weights that a plan's rules speak of and none of them names, since their inputs could not
+    be counted: in branches, outside of them where a rule names a layer there, and of heads unless
+    the rules leave one alone that was counted."""
+    if all(rule.vectors for rule in plan.rules):
+        return ()
+    named = {target.weight.path for rule in plan.rules for target in rule.targets}
+    heads = {w.path for w in layout.heads}
+    others = {w.path for w in layout.outside if len(w.shape) > 1} - heads - set(layout.tables)
+    asked = {w.path for branch in layout.branches for w in branch.weights}
+    if others & named:
+        asked |= others
+    left = heads - named - set(layout.uncounted)
+    if heads & named or (others & named and not left):
+        asked |= heads
+    return tuple(path for path in layout.uncounted if path in asked - named)
 
 
 def _surrounded(rows: Sequence[Around]) -> Count:

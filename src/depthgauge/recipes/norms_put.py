@@ -155,7 +155,7 @@ def _insert(work: Work, branch: Residual, at: str, kind: str) -> None:
             work.wrap(path, lambda m: Entered(m, norm), what)
     elif last:
         path = last[-1].called
-        if at == "inner" and len({w.called for w in branch.weights}) == 1:
+        if path and at == "inner" and len({w.called for w in branch.weights}) == 1:
             work.left.append(f"'{path}' is attention in one function: no norm can be put inside it")
         elif at == "out":
             width = work.leaving(last[-1])

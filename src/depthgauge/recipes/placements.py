@@ -153,6 +153,7 @@ def _lengths(layout: Layout) -> Rule:
             Target(Weight(path, (1,), 0, 0, False, False), f"constant(sqrt({width}))", {}, others)
             for path, width in widths.items()
         ),
+        vectors=True,
     )
 
 

@@ -71,12 +71,13 @@ class Target:
 @dataclass(frozen=True)
 class Rule:
     """A group of weights under one law, in words with its numbers. ``doubt``: what the law is not
-    derived for and was met."""
+    derived for and was met. ``vectors``: it is of gains and numbers, of no weight layer."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
     doubt: str = ""
+    vectors: bool = False
 
     @property
     def told(self) -> str:
@@ -181,7 +182,8 @@ class Plan:
     ``rules``: initialisers. ``forms``: one for each residual branch, in the layout's order, or
     none. ``counts``: what else is counted. ``silent``: every branch adds exactly zero at the start.
     ``wakes``: the first step, from 0, at which a parameter's gradient is not zero, by its path;
-    what is not named is not held to a step. ``groups``: for the optimiser. ``biased``: weight
+    what is not named is not held to a step, and where no head is named, a head that is zero at the
+    start delays all by a step. ``groups``: for the optimiser. ``biased``: weight
     layers that are to have a bias; one that has none gets one, and the plan is made anew.
     ``final``: the kind of the norm between a stream's last sum and the layer that reads it
     (``""``: whatever kind is there, ``"none"``: no norm). ``everywhere``: the kind that takes the

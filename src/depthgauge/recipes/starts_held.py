@@ -10,9 +10,11 @@ from torch import nn
 
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.first_steps import first_gradients
+from depthgauge.recipes.inside import effective
+from depthgauge.trace.counted import Layout
 from depthgauge.trace.measuring import measure_module
 
-__all__ = ["silent_finding", "woken_findings"]
+__all__ = ["behind_zero_heads", "silent_finding", "woken_findings"]
 
 
 def silent_finding(model: nn.Module, batch: Any) -> Finding:
@@ -22,6 +24,23 @@ def silent_finding(model: nn.Module, batch: Any) -> Finding:
     zero = sum(size == 0 for size in sizes)
     said = f"{zero} of {len(sizes)} branches add exactly zero at the start"
     return Finding("branches that are zero at the start", zero, len(sizes), said)
+
+
+def behind_zero_heads(
+    model: nn.Module, found: Layout, wakes: Mapping[str, int]
+) -> Mapping[str, int]:
+    """``wakes``, a step later where every head is exactly zero, which passes no gradient on before
+    it has moved; as it is where the plan counts the head itself (Fixup), and where the model
+    returns the stream beside its head."""
+    heads = {weight.path for weight in found.heads}
+    last = found.branches[-1].stream if found.branches else ""
+    returned = any(end.returned for end in found.ends if end.stream == last)
+    if not heads or heads & wakes.keys() or returned:
+        return wakes
+    weights = effective(model, dict(model.named_parameters()))
+    if any(bool(weights[path].any()) for path in heads):
+        return wakes
+    return {path: first + 1 for path, first in wakes.items()}
 
 
 def woken_findings(

@@ -3,7 +3,7 @@
     Xavier of every matrix, then, without any norm,
     encoder   values, outputs, feed-forward weights times .67 N^(-1/4)
     decoder   the same, of both attentions, times (9M)^(-1/4)
-    embeddings normal of d^(-1/2), times (9N)^(-1/4)
+    embeddings normal of d^(-1/2), times (9N)^(-1/4), of a table of the decoder alone (9M)^(-1/4)
 
 N and M count layers.
 """
@@ -42,11 +42,14 @@ def _plan(layout: Layout) -> Plan:
     first = found[0]
     layers = first.layers if first.role != "alone" else "(L/2)"
     width = width_of(first.branches[0])
-    small = f"normal(std={DECODER.format(N=layers)}/sqrt({width}))"
+    later = {path for stack in found[1:] for path in layout.begun.get(stack.stream, ())}
+    own = later - set(layout.begun.get(first.stream, ()))  # no table of the encoder's
+    law = "d^(-1/2) times (9N)^(-1/4)" + (", of the decoder (9M)^(-1/4)" if own else "")
     tables = tuple(
         Target(
             weight,
-            small,
+            f"normal(std={DECODER.format(N=found[-1].layers if weight.path in own else layers)}"
+            f"/sqrt({width}))",
             scope_of(layout),
             (
                 (f"normal(std=1/sqrt({width}))", "the depth scale was never applied"),
@@ -60,7 +63,7 @@ def _plan(layout: Layout) -> Plan:
             Rule("values, outputs and feed-forward weights",
                  f"Xavier times {', '.join(scales.values())}", tuple(scaled)),
             Rule("queries and keys", "Xavier", tuple(plain)),
-            Rule("embeddings", "d^(-1/2) times (9N)^(-1/4)", tables),
+            Rule("embeddings", law, tables),
         ),
         tuple(Form(skip="1", factor="1", norms={}) for _ in layout.branches),
         (Count("norms", len(layout.norms), 0, "T-Fixup takes their place"),),
@@ -101,7 +104,7 @@ T_FIXUP = Recipe(
         "no norm, no warm-up; every matrix Xavier, embeddings normal of d^(-1/2)",
         "values, outputs and feed-forward weights of an encoder times .67 N^(-1/4), of a decoder "
         "times (9M)^(-1/4)",
-        "embeddings times (9N)^(-1/4)",
+        "embeddings times (9N)^(-1/4), a table of the decoder alone times (9M)^(-1/4)",
     ),
     (
         "N and M count layers, not branches",

@@ -55,6 +55,12 @@ class Work:
                 )
             return
         self.put[path, what] = amount
+        if not path:
+            self.left.append(
+                f"not done ({what}): the weights belong to the model itself, and nothing can be "
+                f"put around a part of it; give the branch a module of its own"
+            )
+            return
         parent, _, name = path.rpartition(".")
         module = getattr(self.modules[parent], name)
         made = change(module)

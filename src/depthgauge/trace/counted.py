@@ -232,7 +232,8 @@ class Layout:
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
     counted, the paths of all parameters, the fixed number around each head, the activations one by
     one, the tables whose rows attention averages beside its values (of relations), the second
-    streams beside post-norm ones, and how often each module ran, by its path."""
+    streams beside post-norm ones, how often each module ran, by its path, and of each stream the
+    tables that what it begins with was made of."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -253,6 +254,7 @@ class Layout:
     averaged: tuple[str, ...] = ()
     second: tuple[Second, ...] = ()
     runs: Mapping[str, int] = field(default_factory=dict)
+    begun: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def L(self) -> int:

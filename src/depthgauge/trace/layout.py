@@ -115,6 +115,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         averaged=averaged(roles),
         second=analysis.second,
         runs=Counter(call.path for call in graph.calls),
+        begun={t.stream.name: _tables(graph, t.states[0]) for t in analysis.tracks},
     )
 
 
@@ -146,8 +147,10 @@ def _listed(paths: Sequence[str]) -> list[int]:
     return [order[number] for number in numbers]
 
 
-def _tables(graph: Graph) -> tuple[str, ...]:
-    values = (graph.values[i] for i in sorted(graph.live) if graph.values[i].name == "embedding")
+def _tables(graph: Graph, end: int | None = None) -> tuple[str, ...]:
+    """The tables that embeddings look up; of one value those that it was made of."""
+    seen = sorted(graph.live if end is None else graph.ancestors([end]))
+    values = (graph.values[i] for i in seen if graph.values[i].name == "embedding")
     inputs = (graph.values[j] for value in values for j in value.inputs)
     return tuple(dict.fromkeys(v.path for v in inputs if v.kind == "parameter"))
 
