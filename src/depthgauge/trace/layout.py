@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from depthgauge.trace.forms import Form, read_form, seen_form
 from depthgauge.trace.forward import quiet
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.heads import averaged, before_scores, projections
+from depthgauge.trace.links import Link
 from depthgauge.trace.logits import outlet
 from depthgauge.trace.nesting import region
 from depthgauge.trace.normed import normed
@@ -50,6 +52,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
+        passed = _passed(analysis, readings, track.stream.links)
         blocks = [block for block in _blocks(track) if any(step.link for step in block)]
         longest = max((sum(step.link is not None for step in block) for block in blocks), default=0)
         places = {
@@ -70,7 +73,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
                 row = Row(analysis, readings, parts, sorted(inside), tables, scored)
                 if math.isnan(form.factor) or math.isnan(form.skip):
                     form = seen_form(analysis, parameters, link, branch, form)
-                made = row.residual(track.stream.name, place, branch, link, form)
+                made = row.residual(track.stream.name, place, branch, link, form, passed)
                 found.append(replace(made, place=k))
     within = {weight.path for branch in found for weight in branch.weights}
     every = Row(analysis, readings, parts, sorted(graph.live), tables, scored).weights()
@@ -116,6 +119,35 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         second=analysis.second,
         runs=Counter(call.path for call in graph.calls),
     )
+
+
+def _passed(analysis: Analysis, readings: Readings, links: Sequence[Link]) -> set[int]:
+    """The activations that the stream itself passes behind a sum, though the next branch and the
+    projection beside it begin in front of them.
+
+    Those that identity skips take on tell: all of them are activated, or none. Where they do not,
+    an activation is the stream's if the module that makes the sum calls it too.
+    """
+    graph, told = analysis.graph, set[bool]()
+    found: dict[int, tuple[int, int]] = {}  # by activation the sums that it stands between
+    for before, link in pairwise(links):
+        end = before.merge.value
+        bent = graph.ancestors([link.merge.root], end) & readings.activations.keys() - {end}
+        if link.merge.kind == "projected":
+            found |= dict.fromkeys(bent, (end, link.merge.value))
+        elif not link.broken:
+            told.add(bool(bent))
+    if len(told) == 1:
+        return set(found) if told.pop() else set()
+    return {i for i, (a, b) in found.items() if _calls(graph, a, i) and not _calls(graph, b, i)}
+
+
+def _calls(graph: Graph, made: int, i: int) -> bool:
+    """Whether value ``i`` is made in the call that makes value ``made``, or in one inside it."""
+    at = graph.values[i].call
+    while at > graph.values[made].call:
+        at = graph.calls[at].parent
+    return at == graph.values[made].call
 
 
 def _outlet(analysis: Analysis, head: Weight) -> float:
