@@ -46,6 +46,11 @@ def _refuse(layout: Layout, title: str) -> None:
                 f"the branch '{branch.path}' has layers beside each other, a gate, and {title} "
                 f"here has numbers for layers in a row; give one without a gate"
             )
+        if uncounted := [w.path for w in branch.weights if not w.fan_in]:
+            raise NetworkError(
+                f"the inputs of the layer of '{uncounted[0]}' could not be counted, and {title} "
+                f"divides what it makes by their root; give each layer a weight of its own"
+            )
         if branch.projected:
             raise NetworkError(
                 f"the skip beside '{branch.path}' has weights of its own, and {title} here weighs "
