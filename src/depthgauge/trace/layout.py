@@ -17,6 +17,7 @@ from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import bends_of
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.counted import End, Layout, Weight
+from depthgauge.trace.fans import TURNS
 from depthgauge.trace.forms import Form, read_form, seen_form
 from depthgauge.trace.forward import quiet
 from depthgauge.trace.graph import Graph, common_path
@@ -62,8 +63,12 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             if step.link
         }
         listed = _listed([graph.path(link.merge.value) for link in track.stream.links])
-        if len(listed) == max(listed, default=0) and longest > 1:
-            listed = []  # modules of one sum each that repeat by twos or more
+        single = len(listed) == max(listed, default=0) if listed else _apart(graph, track)
+        if single and longest > 1:
+            # Modules of one sum each that repeat by twos or more: attention and the feed-forward
+            # part behind it are one block, a transition and what follows it are several.
+            alike = all(len(_kinds(analysis, block, sums)) == 1 for block in blocks)
+            listed = list(range(1, len(track.stream.links) + 1)) if alike else []
         for k, link in enumerate(track.stream.links):
             place, step = places[link.merge.value]
             place = listed[k] if listed else place
@@ -176,6 +181,30 @@ def _listed(paths: Sequence[str]) -> list[int]:
         return []
     order = {number: k for k, number in enumerate(dict.fromkeys(numbers), 1)}
     return [order[number] for number in numbers]
+
+
+def _apart(graph: Graph, track: Track) -> bool:
+    """Whether each sum is made by a module of its own, together with the layers of its branches."""
+    paths = [graph.path(link.merge.value) for link in track.stream.links]
+    inside = all(
+        f"{branch.path}.".startswith(f"{path}.")
+        for path, link in zip(paths, track.stream.links, strict=True)
+        for branch in link.branches
+    )
+    return inside and len(set(paths)) == len(paths)
+
+
+def _kinds(analysis: Analysis, block: Sequence[Step], sums: set[int]) -> set[frozenset[str]]:
+    """For each sum of a block what its branches weigh and mix with: the functions, whatever their
+    sizes and strides, and those that turn the axes, each once."""
+    roles, values, found = analysis.roles, analysis.graph.values, set[frozenset[str]]()
+    for link in (step.link for step in block if step.link):
+        inside: set[int] = set()
+        for branch in link.branches:
+            inside |= region(roles, branch.begin, branch.terms, sums, link.merge.value)
+        kinds = (i for i in inside if roles.moves(i) or values[i].name in TURNS)
+        found.add(frozenset(values[i].name for i in kinds))
+    return found
 
 
 def _tables(graph: Graph) -> tuple[str, ...]:
