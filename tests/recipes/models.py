@@ -131,6 +131,27 @@ def mlp() -> tuple[nn.Module, Any]:
     return nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.Linear(WIDTH, 3)), torch.randn(32, 8)
 
 
+class Stacked(nn.Module):
+    """The weights of all blocks in one parameter, a slice for each."""
+
+    def __init__(self, blocks: int = 3) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(blocks, 12, 8) / 8**0.5)
+        self.down = nn.Parameter(torch.randn(blocks, 8, 12) / 12**0.5)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + torch.relu(x @ up.T) @ down.T
+        out: Tensor = self.head(x)
+        return out
+
+
+def stacked() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    return Stacked(), torch.randn(32, 8)
+
+
 def plain(kind: type[nn.Module] = nn.Tanh) -> tuple[nn.Module, Any]:
     """Layers in a row, no skip, none of them square."""
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.study.reference import resnet as reference
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said, scaled
-from tests.recipes.models import gpt2, mlp, resnet, t5, transformer
+from tests.recipes.models import gpt2, mlp, preactivation, resnet, t5, transformer
 
 
 @pytest.mark.parametrize(
@@ -260,3 +260,117 @@ def test_counts_that_chance_does_not_tell_apart_are_both_named(width: int, two: 
     assert two or ": L = 8: counted in a part of the network" in words
     assert (", or L = " in words) is two
     assert words.count(", or ") <= 1
+
+
+class Official(nn.Module):
+    """The authors' block: layers and what stands between them, each scalar a parameter of its own,
+    the last activation behind the sum. Without ``scalars`` the plain block; ``lacking`` one."""
+
+    def __init__(
+        self, sizes: tuple[int, ...], stride: int, pool: bool, scalars: bool, lacking: str = ""
+    ) -> None:
+        super().__init__()
+        kernels = (3, 3) if len(sizes) == 3 else (1, 3, 1)
+        strided = len(sizes) - 3  # the first layer of a basic block, the second of a bottleneck
+        self.layers = nn.ModuleList(
+            nn.Conv2d(a, b, k, stride if i == strided else 1, k // 2, bias=False)
+            for i, (a, b, k) in enumerate(zip(sizes, sizes[1:], kernels, strict=False))
+        )
+        self.relus = nn.ModuleList(nn.ReLU() for _ in kernels)
+        shape = (sizes[0], sizes[-1], 1, stride)
+        changes, self.pool = sizes[0] != sizes[-1], pool
+        layer = nn.AvgPool2d(1, stride) if pool else nn.Conv2d(*shape, bias=False)
+        self.shortcut = layer if changes else None
+        names = [f"{side}{i}" for i, _ in enumerate(kernels) for side in ("front", "behind")]
+        kept = [name for name in names if scalars and name != lacking]
+        self.biases = nn.ParameterDict({name: nn.Parameter(torch.zeros(1)) for name in kept})
+        self.scale = nn.Parameter(torch.ones(1)) if scalars else None
+
+    def shifted(self, x: Tensor, name: str) -> Tensor:
+        return x + self.biases[name] if name in self.biases else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = entered = self.shifted(x, "front0")
+        for i, layer in enumerate(self.layers):
+            last = i == len(self.layers) - 1
+            out = layer(self.shifted(out, f"front{i}") if i else out)
+            out = out * self.scale if last and self.scale is not None else out
+            out = self.shifted(out, f"behind{i}")
+            out = out if last else self.relus[i](out)
+        skip = x
+        if self.shortcut is not None and self.pool:
+            half = self.shortcut(x)
+            skip = torch.cat((half, torch.zeros_like(half)), 1)
+        elif self.shortcut is not None:
+            skip = self.shortcut(entered)
+        total: Tensor = self.relus[-1](out + skip)
+        return total
+
+
+def official(
+    kind: str, scalars: bool, lacking: str = "", blocks: int = 2
+) -> tuple[nn.Module, Tensor]:
+    """Three stages of so many blocks, with the paper's numbers."""
+    torch.manual_seed(0)
+    made, entering, m = list[nn.Module](), 4, 3 if kind == "bottleneck" else 2
+    for stage, width in enumerate((4, 8, 16)):
+        for k in range(blocks):
+            sizes = (entering, width, width, 4 * width) if m == 3 else (entering, width, width)
+            gone = lacking if (stage, k) == (1, 0) else ""
+            made.append(Official(sizes, 1 + (stage > 0 and not k), kind == "pool", scalars, gone))
+            entering = sizes[-1]
+    for block in made:
+        for layer in block.layers:  # type: ignore[union-attr]
+            fan = layer.weight[:, 0].numel()
+            nn.init.normal_(layer.weight, std=(2 / fan) ** 0.5 * fixup_scale(len(made), m))
+        nn.init.zeros_(layer.weight)
+    head = nn.Linear(entering, 5)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    ends = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 1, 1), nn.ReLU(), nn.Sequential(*made), *ends)
+    return model, torch.randn(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("kind", ["basic", "pool", "bottleneck"])
+def test_the_authors_own_resnet_holds_and_is_what_is_applied(kind: str, blocks: int) -> None:
+    """The activation behind a sum is the stream's, also in front of a transition, and where every
+    block but the first is one."""
+    model, batch = official(kind, scalars=True, blocks=blocks)
+    found = audit(model, batch, "fixup")
+    assert found.holds, said(found)
+    plain, _ = official(kind, scalars=False, blocks=blocks)
+    applied = apply(plain, batch, "fixup")
+    assert len(layout(applied.model, batch).scalars) == len(layout(model, batch).scalars)
+    assert audit(applied.model, batch, "fixup").holds
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacking", "words"),
+    [
+        ("basic", "front0", "11 of 12 weight layers"),
+        ("basic", "behind0", "5 of 6 activations"),
+        ("pool", "behind0", "5 of 6 activations"),
+        ("pool", "front1", "11 of 12 weight layers"),
+        ("bottleneck", "behind0", "11 of 12 activations"),
+        ("bottleneck", "behind1", "11 of 12 activations"),
+        ("bottleneck", "front2", "17 of 18 weight layers"),
+    ],
+)
+def test_a_scalar_that_the_authors_own_block_lacks_is_named(
+    kind: str, lacking: str, words: str
+) -> None:
+    model, batch = official(kind, scalars=True, lacking=lacking)
+    wrong = [f.said for f in audit(model, batch, "fixup").findings if not f.holds]
+    assert wrong == [f"{words} of branches with a scalar bias in front"]
+
+
+@pytest.mark.parametrize("stages", [(2, 2), (1, 1, 1)])
+def test_an_activation_in_front_of_a_transition_is_the_branch_s_where_no_sum_is_activated(
+    stages: tuple[int, ...],
+) -> None:
+    """But for the first block's, which begins behind it: no sum is in front."""
+    branches = layout(*preactivation(stages)).branches
+    assert sum(branch.projected for branch in branches) == len(stages)
+    assert [len(branch.activations) for branch in branches] == [1] + [2] * (sum(stages) - 1)

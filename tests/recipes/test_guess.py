@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from depthgauge.errors import EquationError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
+from depthgauge.recipes.audit import audit
 from depthgauge.recipes.guess import guess
+from depthgauge.recipes.registry import RECIPES
+from depthgauge.recipes.rules import Plan, Rule, Target, number_of
+from depthgauge.trace.counted import Layout
 from tests.recipes.contract import undone
-from tests.recipes.models import gpt2, mlp, plain
+from tests.recipes.models import gpt2, mlp, plain, stacked
 
 
 def test_gpt2_is_named_and_what_was_undone_speaks_against_it() -> None:
@@ -106,3 +113,33 @@ def test_what_was_nowhere_to_be_held_speaks_for_nothing() -> None:
     network = Network("h + W2(relu(W1(layernorm(h))))", 4, 16)
     found = guess(network.module(0), torch.randn(4, 16))
     assert not any("0 of 0" in f.said for c in found.candidates for f in c.findings)
+
+
+def test_weights_of_all_blocks_in_one_parameter_end_no_guess() -> None:
+    found = guess(*stacked())
+    assert found.branches == 3
+    assert {"lecun", "fixup"} <= {c.recipe.name for c in found.candidates}
+    assert "unit-scaling" not in {c.recipe.name for c in found.candidates}
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_recipe_whose_numbers_are_none_here_ends_no_guess(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Raised where the plan is made, or where its text is held to the weights."""
+    he = RECIPES["he"]
+
+    def plan(layout: Layout) -> Plan:
+        targets = tuple(Target(w, "normal(std=1/sqrt(0))", {}) for w in layout.hidden)
+        if not late:
+            number_of("1/sqrt(0)", {})
+        return Plan((Rule("weights", "none", targets),))
+
+    model, batch = mlp()
+    before = [c.recipe.name for c in guess(model, batch).candidates]
+    monkeypatch.setitem(RECIPES, "he", replace(he, plan=plan))
+    with pytest.raises(EquationError, match="is not a real number: the divisor is zero"):
+        audit(model, batch, "he")
+    after = [c.recipe.name for c in guess(model, batch).candidates]
+    assert "he" in before
+    assert sorted(after) == sorted(set(before) - {"he"})

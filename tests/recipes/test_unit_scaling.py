@@ -21,7 +21,7 @@ from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.unit_scaling import unit_scaling
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said, scaled
-from tests.recipes.models import gpt2, mlp, plain, resnet
+from tests.recipes.models import gpt2, mlp, plain, resnet, stacked
 
 WRITTEN = (
     "h = 1/sqrt(2) * h + 1/sqrt(2)/sqrt(4*n) * "
@@ -198,6 +198,7 @@ def test_a_layer_that_is_called_as_a_function_is_left_and_said() -> None:
         (plain, "no residual branch was found, and unit scaling is a rule"),
         (gpt2, "has attention, and no fixed number keeps the size of what unit scaling makes of"),
         (resnet, "has weights of its own, and unit scaling here weighs a skip as it is"),
+        (stacked, "the inputs of the layer of 'up' could not be counted, and unit scaling divides"),
     ],
 )
 def test_what_it_does_not_cover(build: Callable[[], tuple[nn.Module, Any]], words: str) -> None:

@@ -14,6 +14,7 @@ from depthgauge.network.spec import Network
 from depthgauge.study.reference import resnet, transformer
 from depthgauge.trace.counted import Layout
 from depthgauge.trace.layout import _listed, layout
+from tests.recipes.models import preactivation
 
 WIDTH = 8
 
@@ -352,6 +353,96 @@ def test_numbers_of_each_block_are_read_and_make_no_other_block() -> None:
     assert [b.block for b in built.branches] == [1, 1, 2, 2, 3, 3, 4, 4]
     assert [b.inlet for b in built.branches[::2]] == pytest.approx([l**-0.5 for l in range(1, 5)])
     assert {b.inlet for b in built.branches[1::2]} == {2.0}
+
+
+def staged(model: nn.Sequential, stages: tuple[int, ...], nested: bool) -> nn.Sequential:
+    """The blocks of a staged network in a list, behind its stem, or in a list for each stage."""
+    layers = list(model)
+    blocks, head = layers[1 : 1 + sum(stages)], layers[1 + sum(stages) :]
+    rows = [blocks[sum(stages[:k]) : sum(stages[: k + 1])] for k in range(len(stages))]
+    listed = [nn.Sequential(*row) for row in rows] if nested else blocks
+    return nn.Sequential(layers[0], nn.Sequential(*listed), *head)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("deep", [True, False])
+@pytest.mark.parametrize("stages", [(2, 2, 2), (4, 4, 4), (7, 7, 7), (2, 3, 2)])
+def test_stages_that_repeat_are_no_blocks(
+    stages: tuple[int, ...], deep: bool, nested: bool
+) -> None:
+    """A transition and the blocks behind it repeat as one unit, of as many blocks."""
+    model, batch = preactivation(stages, deep)
+    assert isinstance(model, nn.Sequential)
+    found = layout(staged(model, stages, nested), batch)
+    assert [b.block for b in found.branches] == list(range(1, sum(stages) + 1))
+
+
+@pytest.mark.parametrize("depth", [20, 34, 50])
+def test_blocks_of_a_post_activation_resnet_are_those_of_the_paper(depth: int) -> None:
+    found = layout(*resnet(depth))
+    assert [b.block for b in found.branches] == list(range(1, found.L + 1))
+
+
+class Mixing(nn.Module):
+    """A layer along the tokens, of which there are five, or along the features."""
+
+    def __init__(self, tokens: bool) -> None:
+        super().__init__()
+        self.tokens, self.norm = tokens, nn.LayerNorm(WIDTH)
+        self.f = nn.Linear(5, 5) if tokens else nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: Tensor) -> Tensor:
+        x = self.norm(h)
+        x = self.f(x.mT).mT if self.tokens else self.f(x)
+        return h + torch.tanh(x)
+
+
+class Scored(nn.Module):
+    """Attention without a fused function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, h: Tensor) -> Tensor:
+        mixed = (self.q(h) @ self.k(h).mT / WIDTH**0.5).softmax(-1) @ self.v(h)
+        out: Tensor = h + self.out(mixed)
+        return out
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (Attended, Gated),
+        (Scored, Gated),
+        (Attended, Gated, Gated),
+        (lambda: Mixing(True), lambda: Mixing(False)),
+    ],
+)
+def test_modules_that_do_different_things_in_turn_are_one_block(
+    parts: tuple[Callable[[], nn.Module], ...],
+) -> None:
+    found = of(*(part() for _ in range(3) for part in parts))
+    assert [b.block for b in found.branches] == [k for k in (1, 2, 3) for _ in parts]
+
+
+def test_modules_that_do_the_same_in_turn_are_blocks() -> None:
+    """Narrow and wide, or with one activation and another."""
+
+    class Formed(nn.Module):
+        def __init__(self, width: int, act: nn.Module) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(WIDTH, width), nn.Linear(width, WIDTH)
+            self.act = act
+
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = h + self.down(self.act(self.up(h)))
+            return out
+
+    rows = [
+        Formed(width, act) for _ in range(3) for width, act in ((8, nn.ReLU()), (24, nn.GELU()))
+    ]
+    assert [b.block for b in of(*rows).branches] == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_follows_each_stream() -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from depthgauge.errors import NetworkError
+from depthgauge.errors import DepthgaugeError
 from depthgauge.jsonable import jsonable
 from depthgauge.network.init import rms_of
 from depthgauge.recipes.finding import Finding, counted_finding
@@ -156,11 +156,17 @@ def _same(a: Sizes, b: Sizes) -> bool:
 
 
 def _candidate(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candidate | None:
+    """None where the recipe does not cover the network, or has a number that it does not define:
+    the model itself ran, when it was laid out."""
     try:
-        recipe = recipe.on(model, batch, found)
-        plan = recipe.plan(found)
-    except NetworkError:
+        return _held(model, batch, found, recipe)
+    except DepthgaugeError:
         return None
+
+
+def _held(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candidate | None:
+    recipe = recipe.on(model, batch, found)
+    plan = recipe.plan(found)
     findings = tuple(finding for finding in held(model, found, plan) if finding.of)
     if recipe.measured is not None and all(finding.holds for finding in findings):
         findings = (*findings, *map(counted_finding, recipe.measured(model, batch)))

@@ -46,10 +46,10 @@ def _refuse(layout: Layout, title: str) -> None:
                 f"the branch '{branch.path}' has layers beside each other, a gate, and {title} "
                 f"here has numbers for layers in a row; give one without a gate"
             )
-        if unread := [w.path for w in branch.weights if not w.fan_in]:
+        if uncounted := [w.path for w in branch.weights if not w.fan_in]:
             raise NetworkError(
-                f"the inputs of '{unread[0]}' could not be counted, and {title} divides by their "
-                f"number; write it as a linear layer or a convolution"
+                f"the inputs of the layer of '{uncounted[0]}' could not be counted, and {title} "
+                f"divides what it makes by their root; give each layer a weight of its own"
             )
         if branch.projected:
             raise NetworkError(

@@ -150,7 +150,8 @@ class Residual:
     ``block``: its place among the blocks of its stream, from 1; ``place``: that of its sum among
     the sums of its stream, from 0, which parallel branches share. ``m`` weight layers in series
     (attention has four), its weights in forward order, where it has norms and which, the modules of
-    its activations (the branch's own where one is called as a function), in front of how many of
+    its activations (the branch's own where one is called as a function; not those that the stream
+    passes behind the sum before), in front of how many of
     them a learned number is added, and how many learned numbers multiply it. ``skip`` and
     ``factor``: the fixed numbers in front of the skip and of the branch in the sum (NaN where the
     block cannot be read); ``learned``: kind, ``scalar`` or ``gain``, and present value of what else

@@ -8,11 +8,11 @@ from math import prod
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.graph import Value
 
-__all__ = ["bias_of", "fans_of", "groups_of", "lengths_of"]
+__all__ = ["TURNS", "bias_of", "fans_of", "groups_of", "lengths_of"]
 
 
 #: Functions that turn a matrix.
-_TURNS = frozenset(("t", "T", "mT", "transpose", "swapaxes", "swapdims", "permute"))
+TURNS = frozenset(("t", "T", "mT", "transpose", "swapaxes", "swapdims", "permute"))
 
 
 def fans_of(
@@ -53,7 +53,7 @@ def _turned(analysis: Analysis, i: int) -> bool:
     """Whether what the function is given is the parameter with its axes exchanged."""
     values, turned = analysis.graph.values, False
     while values[i].kind != "parameter" and values[i].inputs:
-        turned ^= values[i].name in _TURNS
+        turned ^= values[i].name in TURNS
         i = values[i].inputs[0]
     return turned
 

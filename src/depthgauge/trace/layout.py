@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import bends_of
 from depthgauge.trace.blocks import folded
 from depthgauge.trace.counted import End, Layout, Weight
+from depthgauge.trace.fans import TURNS
 from depthgauge.trace.forms import Form, read_form, seen_form
 from depthgauge.trace.forward import quiet
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.heads import averaged, before_scores, projections
+from depthgauge.trace.links import Link
 from depthgauge.trace.logits import outlet
 from depthgauge.trace.nesting import region
 from depthgauge.trace.normed import normed
@@ -50,6 +53,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
+        passed = _passed(analysis, readings, track.stream.links)
         blocks = [block for block in _blocks(track) if any(step.link for step in block)]
         longest = max((sum(step.link is not None for step in block) for block in blocks), default=0)
         places = {
@@ -59,8 +63,12 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             if step.link
         }
         listed = _listed([graph.path(link.merge.value) for link in track.stream.links])
-        if len(listed) == max(listed, default=0) and longest > 1:
-            listed = []  # modules of one sum each that repeat by twos or more
+        single = len(listed) == max(listed, default=0) if listed else _apart(graph, track)
+        if single and longest > 1:
+            # Modules of one sum each that repeat by twos or more: attention and the feed-forward
+            # part behind it are one block, a transition and what follows it are several.
+            alike = all(len(_kinds(analysis, block, sums)) == 1 for block in blocks)
+            listed = list(range(1, len(track.stream.links) + 1)) if alike else []
         for k, link in enumerate(track.stream.links):
             place, step = places[link.merge.value]
             place = listed[k] if listed else place
@@ -70,7 +78,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
                 row = Row(analysis, readings, parts, sorted(inside), tables, scored)
                 if math.isnan(form.factor) or math.isnan(form.skip):
                     form = seen_form(analysis, parameters, link, branch, form)
-                made = row.residual(track.stream.name, place, branch, link, form)
+                made = row.residual(track.stream.name, place, branch, link, form, passed)
                 found.append(replace(made, place=k))
     within = {weight.path for branch in found for weight in branch.weights}
     every = Row(analysis, readings, parts, sorted(graph.live), tables, scored).weights()
@@ -119,6 +127,35 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     )
 
 
+def _passed(analysis: Analysis, readings: Readings, links: Sequence[Link]) -> set[int]:
+    """The activations that the stream itself passes behind a sum, though the next branch and the
+    projection beside it begin in front of them.
+
+    Those that identity skips take on tell: all of them are activated, or none. Where they do not,
+    an activation is the stream's if the module that makes the sum calls it too.
+    """
+    graph, told = analysis.graph, set[bool]()
+    found: dict[int, tuple[int, int]] = {}  # by activation the sums that it stands between
+    for before, link in pairwise(links):
+        end = before.merge.value
+        bent = graph.ancestors([link.merge.root], end) & readings.activations.keys() - {end}
+        if link.merge.kind == "projected":
+            found |= dict.fromkeys(bent, (end, link.merge.value))
+        elif not link.broken:
+            told.add(bool(bent))
+    if len(told) == 1:
+        return set(found) if told.pop() else set()
+    return {i for i, (a, b) in found.items() if _calls(graph, a, i) and not _calls(graph, b, i)}
+
+
+def _calls(graph: Graph, made: int, i: int) -> bool:
+    """Whether value ``i`` is made in the call that makes value ``made``, or in one inside it."""
+    at = graph.values[i].call
+    while at > graph.values[made].call:
+        at = graph.calls[at].parent
+    return at == graph.values[made].call
+
+
 def _outlet(analysis: Analysis, head: Weight) -> float:
     """The fixed number around the last layer that multiplies by this weight."""
     at = [
@@ -145,6 +182,30 @@ def _listed(paths: Sequence[str]) -> list[int]:
         return []
     order = {number: k for k, number in enumerate(dict.fromkeys(numbers), 1)}
     return [order[number] for number in numbers]
+
+
+def _apart(graph: Graph, track: Track) -> bool:
+    """Whether each sum is made by a module of its own, together with the layers of its branches."""
+    paths = [graph.path(link.merge.value) for link in track.stream.links]
+    inside = all(
+        f"{branch.path}.".startswith(f"{path}.")
+        for path, link in zip(paths, track.stream.links, strict=True)
+        for branch in link.branches
+    )
+    return inside and len(set(paths)) == len(paths)
+
+
+def _kinds(analysis: Analysis, block: Sequence[Step], sums: set[int]) -> set[frozenset[str]]:
+    """For each sum of a block what its branches weigh and mix with: the functions, whatever their
+    sizes and strides, and those that turn the axes, each once."""
+    roles, values, found = analysis.roles, analysis.graph.values, set[frozenset[str]]()
+    for link in (step.link for step in block if step.link):
+        inside: set[int] = set()
+        for branch in link.branches:
+            inside |= region(roles, branch.begin, branch.terms, sums, link.merge.value)
+        kinds = (i for i in inside if roles.moves(i) or values[i].name in TURNS)
+        found.add(frozenset(values[i].name for i in kinds))
+    return found
 
 
 def _tables(graph: Graph, end: int | None = None) -> tuple[str, ...]:

@@ -35,8 +35,17 @@ class Row:
     tables: Collection[str]  # parameters that embeddings read
     scored: Collection[int]  # values between projections and the scores of attention
 
-    def residual(self, stream: str, block: int, branch: Branch, link: Link, form: Form) -> Residual:
-        """The residual branch that a link adds, of whose stream and block this region is."""
+    def residual(
+        self,
+        stream: str,
+        block: int,
+        branch: Branch,
+        link: Link,
+        form: Form,
+        passed: Collection[int] = (),
+    ) -> Residual:
+        """The residual branch that a link adds, of whose stream and block this region is.
+        ``passed``: activations of the stream, which are no branch's own."""
         values, roles = self.analysis.graph.values, self.analysis.roles
         skip = sorted(self.analysis.graph.ancestors([link.merge.skip], branch.begin))
         across = replace(self, order=skip)
@@ -45,7 +54,8 @@ class Row:
         inlet = inlets.pop() if len(inlets) == 1 else math.nan
         after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
-        bent = [values[i] for i in self.order if i in self.readings.activations]
+        own = set(self.order).difference(passed)
+        bent = [values[i] for i in sorted(own) if i in self.readings.activations]
         scored = logits(roles, self.parts, self.order)
         return Residual(
             stream,
