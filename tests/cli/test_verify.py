@@ -17,6 +17,7 @@ from depthgauge.record.folder import read, write
 from depthgauge.record.parts import CorridorPart
 from depthgauge.record.provenance import torch_version
 from depthgauge.record.subject import builder_subject, source_of, subject_of
+from depthgauge.record.verify import verify as verified
 from depthgauge.study.commission.bounds import corridor_part
 from depthgauge.study.corridors import NamedCorridor
 from depthgauge.study.specification import Specification, read_specification
@@ -144,6 +145,27 @@ def test_code_that_changed(command: Command, place: Path) -> None:
     assert changed.status == 1
     assert "- equation changed: 'relu' -> 'gelu'" in changed.out
     assert "- source of model.py changed: sha256:" in changed.out
+
+
+def test_an_equation_that_code_has_become(command: Command, place: Path) -> None:
+    shown = command("verify", "record", "model.py:build", "--arg", "layers=4")
+    assert (shown.status, "kind equation -> builder" in shown.out) == (1, True), shown.err
+    other = command("verify", "built", "spec.toml")
+    assert (other.status, "kind builder -> equation" in other.out) == (1, True)
+
+
+def test_a_corridor_that_cannot_be_read_leaves_the_directory_its_name(place: Path) -> None:
+    subject = subject_of(read_specification("spec.toml"), "spec.toml")
+    for found in (
+        verified("record", subject, "gone.toml cannot be read"),
+        verified("record", None, "gone.toml cannot be read"),
+    ):
+        assert found.to_dict()["directory"] == "record"
+        assert str(found).splitlines() == [
+            "record: stale",
+            f"  corridor {read('record').record.corridor.name} cannot be compared: gone.toml "
+            f"cannot be read",
+        ]
 
 
 def test_each_reason_of_a_specification(command: Command, place: Path) -> None:

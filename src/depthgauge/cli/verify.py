@@ -155,11 +155,12 @@ def _specified(
 def _of_code(
     stored: Subject, target: str, dtype: str | None, arg: Sequence[str], inputs: Sequence[str]
 ) -> Subject:
-    """Built under the seeds of the record, from its arguments where no others are given."""
+    """Built under the seeds of the record, from a builder's arguments where no others are given."""
     from depthgauge.record.subject import builder_subject, source_of
     from depthgauge.trace.targets import arguments_of
 
-    arguments = {**stored.arguments, **arguments_of(arg)}
+    kept = stored.arguments if stored.kind == "builder" else {}  # an equation's are its step's
+    arguments = {**kept, **arguments_of(arg)}
     return builder_subject(
         target,
         lambda seed: built(target, arguments, inputs, seed, dtype),

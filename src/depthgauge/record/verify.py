@@ -85,9 +85,8 @@ def verify(
     if isinstance(corridor, CorridorPart):
         changes += corridor_changes(record.corridor, corridor)
     elif corridor is not None:
-        name = record.corridor.name
-        words = f"corridor {name} cannot be compared: {corridor}"
-        changes.append(Change("corridor", name, None, words))
+        words = f"corridor {record.corridor.name} cannot be compared: {corridor}"
+        changes.append(Change("corridor", record.corridor.name, None, words))
     changes += _torch(record)
     return _judged(name, changes, record, subject is not None)
 
