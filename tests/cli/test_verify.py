@@ -147,6 +147,31 @@ def test_code_that_changed(command: Command, place: Path) -> None:
     assert "- source of model.py changed: sha256:" in changed.out
 
 
+def test_an_argument_is_compared_with_its_default(command: Command, place: Path) -> None:
+    """Of ``scale`` and ``factors`` the record says nothing: they ran as they stand in the code."""
+    edit(place / "model.py", "layers=3", "layers, scale=0.3, factors=(1, 2), act=nn.ReLU")
+
+    def build(seed: int) -> Any:
+        found = load("model.py:build", {"layers": 3})
+        return found.module, found.batch
+
+    built = builder_subject(
+        "model.py:build", build, (0, 1), arguments={"layers": 3}, source=source_of("model.py:build")
+    )
+    write("built", factory.record(subject=built), factory.arrays())
+    for same in ("scale=0.3", "factors=(1, 2)", "layers=3"):
+        shown = command("verify", "built", "model.py:build", "--arg", same)
+        assert (shown.status, shown.err.count("Error")) == (0, 0), shown.out
+    for other, words in (
+        ("scale=0.4", "- arguments.scale 0.3 -> 0.4"),
+        ("factors=(1, 3)", "- arguments.factors [1, 2] -> [1, 3]"),
+    ):
+        shown = command("verify", "built", "model.py:build", "--arg", other)
+        assert (shown.status, shown.out.splitlines()[1:]) == (
+            1, [words, "verify: stale (1 reason)"],
+        )  # fmt: skip
+
+
 def test_an_equation_that_code_has_become(command: Command, place: Path) -> None:
     shown = command("verify", "record", "model.py:build", "--arg", "layers=4")
     assert (shown.status, "kind equation -> builder" in shown.out) == (1, True), shown.err
