@@ -17,6 +17,7 @@ from depthgauge.record.folder import read, write
 from depthgauge.record.parts import CorridorPart
 from depthgauge.record.provenance import torch_version
 from depthgauge.record.subject import builder_subject, source_of, subject_of
+from depthgauge.record.verify import verify as verified
 from depthgauge.study.commission.bounds import corridor_part
 from depthgauge.study.corridors import NamedCorridor
 from depthgauge.study.specification import Specification, read_specification
@@ -144,6 +145,52 @@ def test_code_that_changed(command: Command, place: Path) -> None:
     assert changed.status == 1
     assert "- equation changed: 'relu' -> 'gelu'" in changed.out
     assert "- source of model.py changed: sha256:" in changed.out
+
+
+def test_an_argument_is_compared_with_its_default(command: Command, place: Path) -> None:
+    """Of ``scale`` and ``factors`` the record says nothing: they ran as they stand in the code."""
+    edit(place / "model.py", "layers=3", "layers, scale=0.3, factors=(1, 2), act=nn.ReLU")
+
+    def build(seed: int) -> Any:
+        found = load("model.py:build", {"layers": 3})
+        return found.module, found.batch
+
+    built = builder_subject(
+        "model.py:build", build, (0, 1), arguments={"layers": 3}, source=source_of("model.py:build")
+    )
+    write("built", factory.record(subject=built), factory.arrays())
+    for same in ("scale=0.3", "factors=(1, 2)", "layers=3"):
+        shown = command("verify", "built", "model.py:build", "--arg", same)
+        assert (shown.status, shown.err.count("Error")) == (0, 0), shown.out
+    for other, words in (
+        ("scale=0.4", "- arguments.scale 0.3 -> 0.4"),
+        ("factors=(1, 3)", "- arguments.factors [1, 2] -> [1, 3]"),
+    ):
+        shown = command("verify", "built", "model.py:build", "--arg", other)
+        assert (shown.status, shown.out.splitlines()[1:]) == (
+            1, [words, "verify: stale (1 reason)"],
+        )  # fmt: skip
+
+
+def test_an_equation_that_code_has_become(command: Command, place: Path) -> None:
+    shown = command("verify", "record", "model.py:build", "--arg", "layers=4")
+    assert (shown.status, "kind equation -> builder" in shown.out) == (1, True), shown.err
+    other = command("verify", "built", "spec.toml")
+    assert (other.status, "kind builder -> equation" in other.out) == (1, True)
+
+
+def test_a_corridor_that_cannot_be_read_leaves_the_directory_its_name(place: Path) -> None:
+    subject = subject_of(read_specification("spec.toml"), "spec.toml")
+    for found in (
+        verified("record", subject, "gone.toml cannot be read"),
+        verified("record", None, "gone.toml cannot be read"),
+    ):
+        assert found.to_dict()["directory"] == "record"
+        assert str(found).splitlines() == [
+            "record: stale",
+            f"  corridor {read('record').record.corridor.name} cannot be compared: gone.toml "
+            f"cannot be read",
+        ]
 
 
 def test_each_reason_of_a_specification(command: Command, place: Path) -> None:

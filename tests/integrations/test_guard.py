@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 import depthgauge as dg
 from depthgauge.errors import NotCommissionedError, RecordError, SpecificationError, TargetError
+from depthgauge.record.folder import write
+from tests.record import factory
 
 SPECIFICATION = """
 [block]
@@ -113,6 +116,64 @@ def test_the_weights_of_a_seed_in_another_equation(
     network = replace(dg.read_specification(file).network, equation=equation)
     (said,) = objections_to(record, network.module(0))
     assert said.startswith(f"stale: {words}")
+
+
+def recorded(record: Path, specification: dg.Specification) -> Path:
+    """A record of the specification that passes, without the gates being measured."""
+    write(record, factory.record(subject=dg.subject_of(specification)), factory.arrays())
+    return record
+
+
+OPTIONS = "h + W2(leaky_relu(W1(rmsnorm(h)), slope=0.01))/sqrt(L)"
+
+
+@pytest.mark.parametrize(
+    ("equation", "bias"),
+    [
+        (OPTIONS.replace("0.01", "0.9"), 0.0),
+        (OPTIONS.replace("0.01", "0.0101"), 0.0),
+        (OPTIONS.replace("rmsnorm(h)", "rmsnorm(h, eps=0.5)"), 0.0),
+        (OPTIONS.replace("W1(rmsnorm(h))", "W1(rmsnorm(h), bias=True)"), 3.0),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_options_and_biases_show_in_the_output(
+    tmp_path: Path, equation: str, bias: float, training: bool
+) -> None:
+    """The equation of a run does not have them, and they are no weights."""
+    network = dg.Network(OPTIONS, depth=6, width=16)
+    record = recorded(tmp_path / "record", dg.Specification(network, 8, seed=(0, 1)))
+    for seed in (0, 1):
+        dg.require(record, network.module(seed).train(training))
+    module = replace(network, equation=equation).module(1).train(training)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.endswith("bias"):
+                parameter.fill_(bias)
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    (said,) = objections_to(record, module)
+    assert re.fullmatch(
+        r"stale: its output differs from what was commissioned by [0-9.e+-]+ per cent though "
+        r"equation and weights read alike \(an option such as eps or slope, or a bias, differs\)",
+        said,
+    )
+    assert all(torch.equal(before[name], t) for name, t in module.state_dict().items())
+
+
+def test_an_output_that_is_drawn_at_random_is_compared_under_the_same_draws(
+    tmp_path: Path,
+) -> None:
+    """Dropout, running statistics, and a precision in which a rounding is large."""
+    equation = "h + dropout(W2(relu(W1(batchnorm(h)))), p=0.5)/sqrt(L)"
+    for dtype in ("float32", "bfloat16"):
+        network = dg.Network(equation, depth=6, width=16)
+        record = recorded(tmp_path / dtype, dg.Specification(network, 8, seed=3, dtype=dtype))
+        kind = getattr(torch, dtype)
+        for training in (True, False):
+            dg.require(record, network.module(3, dtype=kind).train(training))
+        moved = replace(network, equation=equation.replace("batchnorm(h)", "batchnorm(h, eps=9)"))
+        (said,) = objections_to(record, moved.module(3, dtype=kind))
+        assert said.startswith("stale: its output differs")
 
 
 def test_a_commissioned_network_inside_another_module(made: tuple[Path, Path]) -> None:

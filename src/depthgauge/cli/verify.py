@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +11,7 @@ import typer
 from depthgauge.cli.code import built, diverted
 from depthgauge.cli.options import Debug, Json, Quiet, as_json, option, positive, say, screen
 from depthgauge.errors import SpecificationError, nearest
-from depthgauge.trace.targets import is_code
+from depthgauge.trace.targets import defaults, is_code
 
 if TYPE_CHECKING:
     from depthgauge.record.document import Record
@@ -96,8 +96,9 @@ def _today(
     dtype: str | None,
     arg: Sequence[str],
     inputs: Sequence[str],
-) -> tuple[Subject, CorridorPart | str | None] | None:
-    """The subject of today and its corridor, or None when nothing was given to compare."""
+) -> tuple[Subject, CorridorPart | str | None, Mapping[str, object]] | None:
+    """The subject of today, its corridor and the defaults of what builds it, or None when nothing
+    was given to compare."""
     number = None if depth is None else positive("--depth", depth, 1)
     if target is not None and os.path.isdir(target):
         raise SpecificationError(
@@ -111,22 +112,22 @@ def _today(
     if target is None:
         if number is None and dtype is None:
             return None
-        return _meant(record.subject, number, dtype), None
+        return _meant(record.subject, number, dtype), None, {}
     from depthgauge.study.commission.bounds import corridor_today
 
     if target.endswith(".toml"):
-        return _specified(record, target, number, dtype)
+        return (*_specified(record, target, number, dtype), {})
     if is_code(target):
         if number is not None:
             raise SpecificationError(
                 "--depth is for an equation; give the callable its depth with --arg KEY=VALUE"
             )
         subject = _of_code(record.subject, target, dtype, arg, inputs)
-        return subject, corridor_today(record, None)
+        return subject, corridor_today(record, None), defaults(target, subject.arguments)
     from depthgauge.record.subject import equation_subject
 
     subject = _meant(equation_subject(record.subject, target), number, dtype)
-    return subject, corridor_today(record, None)
+    return subject, corridor_today(record, None), {}
 
 
 def _meant(subject: Subject, depth: int | None, dtype: str | None) -> Subject:
@@ -155,11 +156,12 @@ def _specified(
 def _of_code(
     stored: Subject, target: str, dtype: str | None, arg: Sequence[str], inputs: Sequence[str]
 ) -> Subject:
-    """Built under the seeds of the record, from its arguments where no others are given."""
+    """Built under the seeds of the record, from a builder's arguments where no others are given."""
     from depthgauge.record.subject import builder_subject, source_of
     from depthgauge.trace.targets import arguments_of
 
-    arguments = {**stored.arguments, **arguments_of(arg)}
+    kept = stored.arguments if stored.kind == "builder" else {}  # an equation's are its step's
+    arguments = {**kept, **arguments_of(arg)}
     return builder_subject(
         target,
         lambda seed: built(target, arguments, inputs, seed, dtype),

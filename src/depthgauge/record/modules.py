@@ -17,7 +17,7 @@ from depthgauge.record.changes import Change, between, equation_change, subject_
 from depthgauge.record.parts import Subject
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from depthgauge.network.spec import Network
 
@@ -28,6 +28,9 @@ _BLOCK: Final = re.compile(r"(?:(.*)\.)?blocks\.(\d+)\.(.+)\.weight")
 
 #: Examples of the batch on which two modules are read.
 _EXAMPLES: Final = 4
+
+#: Both networks run the same operations, so that outputs differ by a few roundings at most.
+_ROUNDINGS: Final = 8
 
 #: Layers that are named one by one.
 _MOST: Final = 3
@@ -54,7 +57,7 @@ def layers_of(module: nn.Module) -> dict[str, str]:
 
 def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> list[Change]:
     """What of the module is not what was commissioned: depth, width, layers, precision, equation,
-    and last the weights, which must be those of a seed of the record.
+    output, and last the weights, which must be those of a seed of the record.
 
     ``batch``: of a module that code built, to read its blocks; without one its layers are held
     against those of the record. Raises ModelError where it cannot be run on the batch.
@@ -62,7 +65,8 @@ def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> lis
     from depthgauge.record.subject import drawn_hash, module_hash
 
     if stored.kind == "equation":
-        found, own = _of_equation(stored, module), drawn_hash(module)
+        own = drawn_hash(module)
+        found = _of_equation(stored, module, own)
     else:
         found, own = _of_code(stored, module, batch), module_hash(module)
     if own not in stored.weights.values():
@@ -78,7 +82,7 @@ def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> lis
 # --------------------------------------------------------------------- built by an equation
 
 
-def _of_equation(stored: Subject, module: nn.Module) -> list[Change]:
+def _of_equation(stored: Subject, module: nn.Module, drawn: str) -> list[Change]:
     network = _network(stored)
     blocks: dict[int, dict[str, tuple[int, ...]]] = {}
     at, dtypes = "", dict[str, None]()
@@ -98,7 +102,8 @@ def _of_equation(stored: Subject, module: nn.Module) -> list[Change]:
         if differ := list(_layers(replace(network, width=width), own, block)):
             found += differ
             break  # one block says what there is to say
-    return found or list(_read(network, module.get_submodule(at)))
+    seed = next((int(seed) for seed, each in stored.weights.items() if each == drawn), None)
+    return found or list(_read(network, module.get_submodule(at), seed))
 
 
 def _network(stored: Subject) -> Network:
@@ -137,8 +142,9 @@ def _layers(network: Network, own: dict[str, tuple[int, ...]], block: int) -> It
         yield from between(before, after, f"layer {name} of block {block}")
 
 
-def _read(network: Network, module: nn.Module) -> Iterator[Change]:
-    """The equation that a run shows, where it is not that of the network built anew."""
+def _read(network: Network, module: nn.Module, seed: int | None) -> Iterator[Change]:
+    """What a run shows that is not that of the network built anew: the equation, and where the
+    weights are those of a ``seed``, the output."""
     import torch
 
     from depthgauge.trace.measuring import measure_module
@@ -146,7 +152,7 @@ def _read(network: Network, module: nn.Module) -> Iterator[Change]:
     some = next(module.parameters())
     draw = torch.Generator("cpu").manual_seed(0)
     batch = torch.randn((_EXAMPLES, *network.state_shape), generator=draw).to(some)
-    built = network.module(0, dtype=some.dtype).to(some.device).train(module.training)
+    built = network.module(seed or 0, dtype=some.dtype).to(some.device).train(module.training)
     texts = []
     for each in (built, module):
         try:
@@ -157,6 +163,44 @@ def _read(network: Network, module: nn.Module) -> Iterator[Change]:
             return
     if texts[0] != texts[1]:
         yield equation_change(*texts)
+    elif seed is not None:
+        yield from _output(built, module, batch)
+
+
+def _output(built: nn.Module, module: nn.Module, batch: Tensor) -> Iterator[Change]:
+    """How far the module's output is from that of the network built anew, ``|y - y0| / |y0|`` over
+    all numbers, where that is more than rounding.
+
+    The equation that a run shows has no options (``eps``, ``slope``), biases, gains.
+    """
+    import torch
+
+    wanted, own = (_run(each, batch) for each in (built, module))
+    if wanted.shape != own.shape:
+        yield from between(list(wanted.shape), list(own.shape), "the shape of the output")
+        return
+    # One that is not finite is compared as a number too, so that both have to be the same.
+    wanted64, own64 = (torch.nan_to_num(y.double(), posinf=1e60, neginf=-1e60)
+                       for y in (wanted, own))  # fmt: skip
+    share = float((own64 - wanted64).norm() / wanted64.norm().clamp_min(1e-300))
+    if share > _ROUNDINGS * torch.finfo(batch.dtype).eps:
+        words = (
+            f"its output differs from what was commissioned by {100 * share:.3g} per cent though "
+            f"equation and weights read alike (an option such as eps or slope, or a bias, differs)"
+        )
+        yield Change("output", 0.0, share, words)
+
+
+def _run(module: nn.Module, batch: Tensor) -> Tensor:
+    """The first tensor of the output; modes, buffers and generators are left as they were."""
+    import torch
+
+    from depthgauge.trace.batches import tensors
+    from depthgauge.trace.inventory import inventory
+    from depthgauge.trace.untouched import untouched
+
+    with untouched(inventory(module)), torch.no_grad():
+        return next(tensor for _, tensor in tensors(module(batch)))
 
 
 # --------------------------------------------------------------------------- built by code

@@ -11,10 +11,11 @@ Without a subject of today only the files and the version of torch are looked at
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from depthgauge.jsonable import jsonable
 from depthgauge.record.changes import Change, corridor_changes, subject_changes
 from depthgauge.record.checks import NEWER, Fault
 from depthgauge.record.document import Record
@@ -64,12 +65,16 @@ class Verification:
 
 
 def verify(
-    directory: Place, subject: Subject | None = None, corridor: CorridorPart | str | None = None
+    directory: Place,
+    subject: Subject | None = None,
+    corridor: CorridorPart | str | None = None,
+    defaults: Mapping[str, object] = {},
 ) -> Verification:
     """Hold a record against its own hashes, and against the subject and corridor of today.
 
     ``subject``: of what is to be run now, from ``depthgauge.record.subject``; ``corridor``: the
-    bounds that would be in force now, or why they cannot be told.
+    bounds that would be in force now, or why they cannot be told; ``defaults``: what arguments of a
+    builder are that are not given, from ``depthgauge.trace.targets.defaults``.
 
     Raises RecordError where there is no record: a directory that is none is not a broken one.
     """
@@ -81,15 +86,21 @@ def verify(
         return Verification(name, "newer" if newer else "broken", tuple(faults), record, False)
     changes = list[Change]()
     if subject is not None:
-        changes += subject_changes(record.subject, subject)
+        changes += subject_changes(_filled(record.subject, defaults), _filled(subject, defaults))
     if isinstance(corridor, CorridorPart):
         changes += corridor_changes(record.corridor, corridor)
     elif corridor is not None:
-        name = record.corridor.name
-        words = f"corridor {name} cannot be compared: {corridor}"
-        changes.append(Change("corridor", name, None, words))
+        words = f"corridor {record.corridor.name} cannot be compared: {corridor}"
+        changes.append(Change("corridor", record.corridor.name, None, words))
     changes += _torch(record)
     return _judged(name, changes, record, subject is not None)
+
+
+def _filled(subject: Subject, defaults: Mapping[str, object]) -> Subject:
+    """The subject with every argument that its builder runs with, given or not."""
+    if subject.kind != "builder" or not defaults:
+        return subject
+    return subject.model_copy(update={"arguments": {**jsonable(defaults), **subject.arguments}})
 
 
 def _torch(record: Record) -> Sequence[Change]:
