@@ -189,7 +189,7 @@ def test_a_corridor_that_cannot_be_read_leaves_the_directory_its_name(place: Pat
         assert str(found).splitlines() == [
             "record: stale",
             f"  corridor {read('record').record.corridor.name} cannot be compared: gone.toml "
-            f"cannot be read",
+            f"cannot be read; the verdict is by the 1 bound that the record holds",
         ]
 
 
