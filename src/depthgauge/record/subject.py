@@ -46,16 +46,20 @@ Build = Callable[[int], Any]
 
 
 def subject_of(
-    specification: Specification, target: str = "", depths: Iterable[int] = ()
+    specification: Specification, target: str = "", depths: Iterable[int] | None = None
 ) -> Subject:
     """The subject of a specification: its equation under its seeds, weights and batch drawn.
 
-    ``target`` is what the user called it (the equation, without one), ``depths`` those of a sweep.
+    ``target`` is what the user called it (the equation, without one), ``depths`` those of a sweep;
+    without them those that the specification itself asks for beside its own depth.
     """
     from depthgauge.arguments import seeds_of
 
     network, batch = specification.network, specification.batch
     seeds, _ = seeds_of(specification.seed)
+    if depths is None:
+        asked = specification.commission.get("depths") or ()
+        depths = sorted({depth for depth in asked if depth != network.depth})
     block = network.block
     drawn = {seed: _drawn(network, seed, batch, specification.dtype) for seed in seeds}
     return Subject(
