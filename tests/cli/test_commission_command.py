@@ -145,6 +145,35 @@ def test_a_corridor_that_changed_makes_the_record_stale(command: Command, place:
     )
 
 
+def test_a_corridor_beside_its_specification(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the command runs; one in the current directory counts where there is none beside."""
+    (place / "sub").mkdir()
+    (place / "sub" / "mine.toml").write_text(CORRIDOR)
+    (place / "mine.toml").write_text("this is no corridor")
+    text = (place / "spec.toml").read_text()
+    named = text.replace("[commission]", '[commission]\ncorridor = "mine.toml"')
+    (place / "sub" / "s.toml").write_text(named)
+    assert command("commission", "sub/s.toml", "-o", "out", "--quiet").status == 1
+    for folder, out, specification in ((".", "out", "sub/s.toml"), ("sub", "../out", "s.toml")):
+        monkeypatch.chdir(place / folder)
+        found = command("verify", out, specification, "--json")
+        assert (found.status, reasons(found)) == (0, [])
+        with pytest.raises(NotCommissionedError) as caught:
+            dg.require(out, specification, unmeasured=())
+        assert "corridor" not in str(caught.value).partition("the gate")[0]
+    monkeypatch.chdir(place)
+    equation = "h + W2(relu(W1(rmsnorm(h))))/sqrt(L)"
+    assert reasons(command("verify", "out", equation, "--json")) == []
+    (place / "sub" / "mine.toml").rename(place / "mine.toml")
+    assert command("verify", "out", "sub/s.toml").status == 0
+    (place / "mine.toml").unlink()
+    (said,) = reasons(command("verify", "out", "sub/s.toml", "--json"))
+    assert said.startswith("corridor mine cannot be compared: sub/mine.toml cannot be read: ")
+    assert said.endswith("; the verdict is by the 1 bound that the record holds")
+
+
 def test_the_packages_own_corridor_may_change_too(
     command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from depthgauge import arguments
 from depthgauge.cli.main import main
 from depthgauge.cli.verify import DTYPES
+from depthgauge.errors import NotCommissionedError
+from depthgauge.integrations.guard import require
 from depthgauge.record.document import Verdict
 from depthgauge.record.folder import read, write
 from depthgauge.record.parts import CorridorPart
@@ -147,6 +149,31 @@ def test_code_that_changed(command: Command, place: Path) -> None:
     assert "- source of model.py changed: sha256:" in changed.out
 
 
+def test_depths_that_were_not_measured(command: Command, place: Path) -> None:
+    specification = read_specification("spec.toml")
+    subject = subject_of(specification, "spec.toml", (2, 4, 6))
+    record = factory.record(subject=subject, corridor=own_bounds(specification))
+    write("record", record, factory.arrays())
+    for asked, said in (
+        ("[4]", []),
+        ("[6, 2]", []),
+        ("[2, 3]", ["- depths [2, 4, 6] -> [2, 3]"]),
+        ("[2, 5, 6]", ["- depths [2, 4, 6] -> [2, 5]"]),
+    ):
+        (place / "spec.toml").write_text(f"{SPECIFICATION}[commission]\ndepths = {asked}\n")
+        shown = command("verify", "record", "spec.toml")
+        assert [line for line in shown.out.splitlines() if line.startswith("-")] == said
+        assert (
+            shown.status,
+            verified("record", subject_of(read_specification("spec.toml"))).state,
+        ) == ((1, "stale") if said else (0, "valid"))
+        if said:
+            with pytest.raises(NotCommissionedError, match="stale: depths "):
+                require("record", "spec.toml")
+        else:
+            require("record", "spec.toml")
+
+
 def test_an_argument_is_compared_with_its_default(command: Command, place: Path) -> None:
     """Of ``scale`` and ``factors`` the record says nothing: they ran as they stand in the code."""
     edit(place / "model.py", "layers=3", "layers, scale=0.3, factors=(1, 2), act=nn.ReLU")
@@ -189,7 +216,7 @@ def test_a_corridor_that_cannot_be_read_leaves_the_directory_its_name(place: Pat
         assert str(found).splitlines() == [
             "record: stale",
             f"  corridor {read('record').record.corridor.name} cannot be compared: gone.toml "
-            f"cannot be read",
+            f"cannot be read; the verdict is by the 1 bound that the record holds",
         ]
 
 

@@ -160,6 +160,32 @@ def test_options_and_biases_show_in_the_output(
     assert all(torch.equal(before[name], t) for name, t in module.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("equation", "given"),
+    [
+        ("h + W2(relu(W1(h, bias=True)))/sqrt(L)", {}),
+        ("h + W2(relu(W1(h, bias=True)))/sqrt(L)", {"init": {"W1.bias": "normal(0.1)"}}),
+        ("h + W2(relu(W1(h, bias=True)))/sqrt(L)", {"init": "torch"}),
+        ("h + attention(h, heads=2, bias=True)/sqrt(L)", {"init": "torch", "tokens": 4}),
+        ("h + W1(relu(conv3(h, bias=True)))/sqrt(L)", {"init": "torch", "size": 4}),
+    ],
+)
+def test_biases_that_are_drawn_are_those_of_the_seed(
+    tmp_path: Path, equation: str, given: dict[str, Any]
+) -> None:
+    network = dg.Network(equation, depth=3, width=8, **given)
+    record = recorded(tmp_path / "record", dg.Specification(network, 4, seed=(0, 1)))
+    dg.require(record, network.module(1))
+    module = network.module(1)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.endswith("bias"):
+                parameter.add_(1.0)
+    (said,) = objections_to(record, module)
+    output = "stale: its output differs from what was commissioned by "
+    assert said == WEIGHTS if given else said.startswith(output)
+
+
 def test_an_output_that_is_drawn_at_random_is_compared_under_the_same_draws(
     tmp_path: Path,
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from depthgauge.network.spec import Network
 
-__all__ = ["block_of", "layers_of", "module_changes"]
+__all__ = ["as_drawn", "block_of", "layers_of", "module_changes"]
 
 #: A weight of a block, in the module that an equation builds.
 _BLOCK: Final = re.compile(r"(?:(.*)\.)?blocks\.(\d+)\.(.+)\.weight")
@@ -40,6 +40,13 @@ def block_of(path: str) -> tuple[str, int, str] | None:
     """The path of the network, the block (from 1) and the layer of a weight's path, or None."""
     match = _BLOCK.fullmatch(path)
     return (match[1] or "", int(match[2]) + 1, match[3]) if match else None
+
+
+def as_drawn(shape: Sequence[int], layer: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a module's weight as that of its layer is told: a linear layer on the channels
+    of an image is a 1 x 1 convolution."""
+    found = tuple(shape)
+    return found[:2] if len(layer) == 2 and found[2:] == (1, 1) else found
 
 
 def layers_of(module: nn.Module) -> dict[str, str]:
@@ -65,8 +72,9 @@ def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> lis
     from depthgauge.record.subject import drawn_hash, module_hash
 
     if stored.kind == "equation":
-        own = drawn_hash(module)
-        found = _of_equation(stored, module, own)
+        network = _network(stored)
+        own = drawn_hash(module, network)
+        found = _of_equation(stored, network, module, own)
     else:
         found, own = _of_code(stored, module, batch), module_hash(module)
     if own not in stored.weights.values():
@@ -82,14 +90,15 @@ def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> lis
 # --------------------------------------------------------------------- built by an equation
 
 
-def _of_equation(stored: Subject, module: nn.Module, drawn: str) -> list[Change]:
-    network = _network(stored)
+def _of_equation(stored: Subject, network: Network, module: nn.Module, drawn: str) -> list[Change]:
+    shapes = {layer.name: layer.shape for layer in network.layers.weights}
     blocks: dict[int, dict[str, tuple[int, ...]]] = {}
     at, dtypes = "", dict[str, None]()
     for path, parameter in module.named_parameters():
         if (place := block_of(path)) is not None:
             at, block, layer = place
-            blocks.setdefault(block, {})[layer] = tuple(parameter.shape)
+            shape = as_drawn(parameter.shape, shapes.get(layer, ()))
+            blocks.setdefault(block, {})[layer] = shape
             dtypes[str(parameter.dtype).removeprefix("torch.")] = None
     if not blocks:
         words = "the module holds no blocks that an equation built"

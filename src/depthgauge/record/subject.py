@@ -22,7 +22,7 @@ from depthgauge.equation.text import to_text
 from depthgauge.errors import SpecificationError
 from depthgauge.jsonable import jsonable
 from depthgauge.record.document import equation_hash, hashed
-from depthgauge.record.modules import block_of, layers_of
+from depthgauge.record.modules import as_drawn, block_of, layers_of
 from depthgauge.record.parts import Source, Subject
 
 if TYPE_CHECKING:
@@ -46,16 +46,20 @@ Build = Callable[[int], Any]
 
 
 def subject_of(
-    specification: Specification, target: str = "", depths: Iterable[int] = ()
+    specification: Specification, target: str = "", depths: Iterable[int] | None = None
 ) -> Subject:
     """The subject of a specification: its equation under its seeds, weights and batch drawn.
 
-    ``target`` is what the user called it (the equation, without one), ``depths`` those of a sweep.
+    ``target`` is what the user called it (the equation, without one), ``depths`` those of a sweep;
+    without them those that the specification itself asks for beside its own depth.
     """
     from depthgauge.arguments import seeds_of
 
     network, batch = specification.network, specification.batch
     seeds, _ = seeds_of(specification.seed)
+    if depths is None:
+        asked = specification.commission.get("depths") or ()
+        depths = sorted({depth for depth in asked if depth != network.depth})
     block = network.block
     drawn = {seed: _drawn(network, seed, batch, specification.dtype) for seed in seeds}
     return Subject(
@@ -200,15 +204,29 @@ def module_hash(module: nn.Module) -> str:
     return _tensors_hash(iter(named))
 
 
-def drawn_hash(module: nn.Module) -> str:
-    """Of what is drawn in a module that an equation built: that of its weights as a subject has
-    it, by block and layer, wherever the blocks stand in the module."""
-    named = []
-    for path, parameter in module.named_parameters():
-        if (place := block_of(path)) is not None:
-            _, block, layer = place
-            named.append((f"{block}.{layer}", parameter))
-    return _tensors_hash(iter(named))
+def drawn_hash(module: nn.Module, network: Network) -> str:
+    """Of what is drawn in a module that the equation of ``network`` built: that of its weights as
+    a subject has it, by block and layer, wherever the blocks stand in the module.
+
+    Biases are among it where they are drawn, which most are not: they begin at 0.
+    """
+    layers = {layer.name: layer for layer in network.layers.weights}
+    named: list[tuple[str, Tensor]] = []
+    parameters = dict(module.named_parameters())
+    for path, parameter in parameters.items():
+        if (place := block_of(path)) is None:
+            continue
+        _, block, name = place
+        layer = layers.get(name)
+        shape = tuple(parameter.shape) if layer is None else as_drawn(parameter.shape, layer.shape)
+        named.append((f"{block}.{name}", parameter.reshape(shape)))
+        bias = parameters.get(f"{path.removesuffix('weight')}bias")
+        drawn = name in layers and (
+            network.chosen[name].kind == "torch" or f"{name}.bias" in network.chosen
+        )
+        if drawn and bias is not None:
+            named.append((f"{block}.{name}.bias", bias))
+    return _tensors_hash(named)
 
 
 def _drawn(network: Network, seed: int, batch: int, dtype: str) -> tuple[str, str]:

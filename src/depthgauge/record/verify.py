@@ -90,10 +90,15 @@ def verify(
     if isinstance(corridor, CorridorPart):
         changes += corridor_changes(record.corridor, corridor)
     elif corridor is not None:
-        words = f"corridor {record.corridor.name} cannot be compared: {corridor}"
+        words = f"corridor {record.corridor.name} cannot be compared: {corridor}; the verdict "
+        words += f"is by the {_bounds(len(record.corridor.bounds))} that the record holds"
         changes.append(Change("corridor", record.corridor.name, None, words))
     changes += _torch(record)
     return _judged(name, changes, record, subject is not None)
+
+
+def _bounds(count: int) -> str:
+    return f"{count} bound{'s' * (count != 1)}"
 
 
 def _filled(subject: Subject, defaults: Mapping[str, object]) -> Subject:

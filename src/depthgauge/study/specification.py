@@ -113,12 +113,22 @@ def read_specification(
         raise SpecificationError(f"{source}: {error}") from None
     declared = _corridor(source, document.corridor)
     planned = document.commission.given()
+    if (named := planned.get("corridor")) is not None:
+        planned["corridor"] = _beside(file, named)
     found = Specification(network, corridor=declared, commission=planned, **run)
     try:
         _ = found.step
     except SpecificationError as error:
         raise SpecificationError(f"{source}: run.{error}") from None
     return found
+
+
+def _beside(file: str, corridor: str) -> str:
+    """The path of a corridor's file, which is beside the specification's or else where the path
+    leads from the current directory; a corridor's name as it is."""
+    path = os.path.join(os.path.dirname(file), corridor)
+    elsewhere = os.path.exists(corridor) and not os.path.exists(path)
+    return corridor if elsewhere or not corridor.endswith(".toml") else path
 
 
 def parse_seed(text: str) -> int | tuple[int, ...]:
