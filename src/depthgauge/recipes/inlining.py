@@ -7,13 +7,10 @@ from collections import Counter
 from depthgauge.equation.nodes import (
     SCALARS,
     Add,
-    Attention,
     Block,
     Call,
-    Convolution,
     Define,
     Let,
-    Linear,
     Local,
     Node,
     Statement,
@@ -22,19 +19,18 @@ from depthgauge.equation.nodes import (
     rewrite,
     walk,
 )
+from depthgauge.equation.written import WEIGHTS
 
-__all__ = ["WEIGHTS", "written_out"]
-
-WEIGHTS = Linear | Convolution | Attention
+__all__ = ["inlined"]
 
 
-def written_out(block: Block) -> Block:
+def inlined(block: Block) -> Block:
     """Definitions that are called once, where they are called, and names of branches that are used
     once, where they are used."""
-    return _inlined(_defined(block))
+    return _names_inlined(_defined(block))
 
 
-def _inlined(block: Block) -> Block:
+def _names_inlined(block: Block) -> Block:
     """``f = W2(relu(W1(h))); h = h + f`` as one sum; a name stays whose layers are anonymous beside
     others that are, since their places in the text are their names."""
     uses = Counter(node.name for node in walk(block) if isinstance(node, Local))

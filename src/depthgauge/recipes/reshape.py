@@ -45,8 +45,9 @@ from depthgauge.equation.nodes import (
 )
 from depthgauge.equation.parse import parse_scalar
 from depthgauge.equation.text import to_text
+from depthgauge.equation.written import WEIGHTS
 from depthgauge.errors import NetworkError
-from depthgauge.recipes.inlining import WEIGHTS, written_out
+from depthgauge.recipes.inlining import inlined
 from depthgauge.recipes.rules import Form
 from depthgauge.recipes.terms import Term, carries, learned_of, scalar_or, terms_of, together
 
@@ -94,7 +95,7 @@ def _reshaped(
             f"{len(forms)}"
         )
     waiting = iter(forms)
-    work = _Reshape(written_out(block), waiting, iter(around))
+    work = _Reshape(inlined(block), waiting, iter(around))
     try:
         after = work.block()
     except StopIteration:  # a sum that was not counted as one
@@ -161,7 +162,7 @@ class _Reshape:
     def _holds(self, value: Value) -> bool:
         """Whether a value holds weights, in itself or by a name."""
         return any(
-            isinstance(node, WEIGHTS | Opaque)
+            isinstance(node, (*WEIGHTS, Opaque))
             or (isinstance(node, Local | Call) and node.name in self.weights)
             for node in walk(value)
         )

@@ -53,7 +53,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     sums = {link.merge.value for track in analysis.tracks for link in track.stream.links}
     found = []
     for track in analysis.tracks:
-        passed = _passed(analysis, readings, track.stream.links)
+        on_stream = _activations_on_stream(analysis, readings, track.stream.links)
         blocks = [block for block in _blocks(track) if any(step.link for step in block)]
         longest = max((sum(step.link is not None for step in block) for block in blocks), default=0)
         places = {
@@ -78,7 +78,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
                 row = Row(analysis, readings, parts, sorted(inside), tables, scored)
                 if math.isnan(form.factor) or math.isnan(form.skip):
                     form = seen_form(analysis, parameters, link, branch, form)
-                made = row.residual(track.stream.name, place, branch, link, form, passed)
+                made = row.residual(track.stream.name, place, branch, link, form, on_stream)
                 found.append(replace(made, place=k))
     within = {weight.path for branch in found for weight in branch.weights}
     every = Row(analysis, readings, parts, sorted(graph.live), tables, scored).weights()
@@ -127,7 +127,9 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     )
 
 
-def _passed(analysis: Analysis, readings: Readings, links: Sequence[Link]) -> set[int]:
+def _activations_on_stream(
+    analysis: Analysis, readings: Readings, links: Sequence[Link]
+) -> set[int]:
     """The activations that the stream itself passes behind a sum, though the next branch and the
     projection beside it begin in front of them.
 

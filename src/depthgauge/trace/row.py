@@ -42,10 +42,10 @@ class Row:
         branch: Branch,
         link: Link,
         form: Form,
-        passed: Collection[int] = (),
+        on_stream: Collection[int] = (),
     ) -> Residual:
         """The residual branch that a link adds, of whose stream and block this region is.
-        ``passed``: activations of the stream, which are no branch's own."""
+        ``on_stream``: activations of the stream, which are no branch's own."""
         values, roles = self.analysis.graph.values, self.analysis.roles
         skip = sorted(self.analysis.graph.ancestors([link.merge.skip], branch.begin))
         across = replace(self, order=skip)
@@ -54,7 +54,7 @@ class Row:
         inlet = inlets.pop() if len(inlets) == 1 else math.nan
         after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
-        own = set(self.order).difference(passed)
+        own = set(self.order).difference(on_stream)
         bent = [values[i] for i in sorted(own) if i in self.readings.activations]
         scored = logits(roles, self.parts, self.order)
         return Residual(
