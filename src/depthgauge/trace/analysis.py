@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, Final
 
 from torch import Tensor
 
 from depthgauge.equation.nodes import Block
 from depthgauge.equation.text import to_text
-from depthgauge.trace.blocks import bare, folded, unmarked
+from depthgauge.trace.blocks import averaged, bare, folded, unbegun, unmarked
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.links import Link
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
@@ -28,6 +28,9 @@ from depthgauge.trace.second import Second, second_streams
 from depthgauge.trace.streams import Stream, streams
 
 __all__ = ["Analysis", "Step", "Track", "analyse"]
+
+#: Blocks in a row that differ in what their learned numbers begin with, to be shown as one.
+_EACH: Final = 3
 
 
 @dataclass
@@ -73,27 +76,74 @@ class Track:
             uses.update({mark for s in steps if s.equation for mark in s.equation.marks})
         return sum(times > 1 for times in uses.values())
 
+    @property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """The folds, parted where blocks differ in more than their outline. Of blocks each of which
+        begins with learned numbers of its own, as training leaves them, ``_EACH`` or more stay
+        one."""
+        found = []
+        for start, unit, times in self.folds:
+            for length in _lengths(self._rounds(start, unit, times)):
+                found.append((start, unit, length))
+                start += unit * length
+        return found
+
+    @property
+    def averaged(self) -> int:
+        """How many blocks are shown as one with others that begin otherwise."""
+        count = 0
+        for run in self.runs:
+            rounds = self._rounds(*run)
+            count += len(rounds) if len({_chosen(each) for each in rounds}) > 1 else 0
+        return count
+
     def equations(self, short: bool = False) -> list[tuple[int, str]]:
-        """Repetitions and text of each fold: ``(12, "h = ...; h = ...")``.
+        """Repetitions and text of each run: ``(12, "h = ...; h = ...")``.
 
         ``short`` leaves out dropout and every option: sizes, heads, learnable parts of norms.
         """
         found = []
-        for start, unit, times in self.folds:
+        for start, unit, times in self.runs:
             block = self._unit(start, unit, times)
             found.append((times, to_text(bare(block) if short else block)))
         return found
 
     def _unit(self, start: int, unit: int, times: int) -> Block:
-        """The steps that repeat as one block; what they share has a name if every time they do."""
+        """The steps that repeat as one block; what they share has a name if every time they do.
+        What learned numbers begin with is the mean over the blocks."""
+        rounds = self._rounds(start, unit, times)
+        block = rounds[0][0].block
+        if unit == 1 and all(e.block is block for (e,) in rounds):
+            return block  # what stands twice in one step has its name there already
+        shared = [unmarked([e.marked for e in equations]) for equations in rounds]
+        if len(set(shared)) == 1:
+            return shared[0]
+        forms = {unmarked([unbegun(e.marked) for e in equations]) for equations in rounds}
+        if len(forms) > 1:
+            shared = [Block(tuple(s for e in each for s in e.block.statements)) for each in rounds]
+        return averaged(shared)
+
+    def _rounds(self, start: int, unit: int, times: int) -> list[tuple[Equation, ...]]:
+        """The equations of each repetition."""
         read = [s.equation for s in self.steps[start : start + unit * times] if s.equation]
-        if unit == 1 and all(e.block is read[0].block for e in read):
-            return read[0].block  # what stands twice in one step has its name there already
-        rounds = [read[k : k + unit] for k in range(0, len(read), unit)]
-        shared = {unmarked([e.marked for e in equations]) for equations in rounds}
-        if len(shared) == 1:
-            return shared.pop()
-        return Block(tuple(s for e in rounds[0] for s in e.block.statements))
+        return [tuple(read[k : k + unit]) for k in range(0, len(read), unit)]
+
+
+def _lengths(rounds: Sequence[tuple[Equation, ...]]) -> list[int]:
+    """How many repetitions of a fold are shown as one each time."""
+    if len({tuple(id(e.read) for e in each) for each in rounds}) == 1:
+        return [len(rounds)]
+    out: list[int] = []
+    for _, formed in groupby(rounds, lambda each: [e.read.form for e in each]):
+        alike = [sum(1 for _ in same) for _, same in groupby(formed, _chosen)]
+        for single, row in groupby(alike, lambda length: length == 1):
+            lengths = list(row)
+            out += [len(lengths)] if single and len(lengths) >= _EACH else lengths
+    return out
+
+
+def _chosen(equations: Sequence[Equation]) -> tuple[Block, ...]:
+    return tuple(e.read.chosen for e in equations)
 
 
 @dataclass
@@ -145,11 +195,17 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
             source = track.steps[0].before
             end = step.link.merge.value if step.link else step.after
             step.equation = reader.read(step.before, step.after, foreign, terms, source, end)
-        track.folds = folded([step.equation.block for step in track.steps if step.equation])
+        read = [step.equation.read for step in track.steps if step.equation]
+        # Outlines alone would part a block whose steps differ in a factor or a norm.
+        folds = folded([r.form for r in read]), folded([r.outline for r in read])
+        track.folds = min(folds, key=len)
         if shared := track.shared:
             what = "layers and learned numbers that several blocks share"
             reason = f"{what}, read as each block's own: {shared}"
             fallback.append((track.stream.name, reason))
+        if blocks := track.averaged:
+            what = f"{blocks} blocks that differ in their learned numbers alone are shown as one"
+            fallback.append((track.stream.name, f"{what}, each number by its mean over them"))
     return Analysis(roles, found, tracks, disagreements, fallback, second)
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-import torch
 from torch import Tensor
 
 from depthgauge.equation.functions import ACTIVATIONS, NORMS
@@ -48,6 +47,10 @@ from depthgauge.trace.roles import Roles
 
 #: What is marked by the value that it is while blocks are read, of a norm by role.
 _MARKED: Final = (Linear, Convolution, Attention, LearnedScalar, LearnedGain, Norm)
+#: Behind the value in a learned gain's mark, if its channels have different numbers.
+_MIXED: Final = "mixed"
+#: The options of norms that are what a learned number begins with.
+_BEGUN: Final = ("gain", "alpha", "shift")
 
 
 class Unsayable(Exception):
@@ -120,19 +123,29 @@ def scaled(factor: float, value: Value) -> Value:
     return Scale(Number(float(factor)), value)
 
 
-def first(tensor: Tensor) -> float:
-    """The first number of a tensor that has any."""
-    if tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64):
-        return float(tensor.detach().numpy().item(0))  # a fifth of the time
-    return float(tensor.detach().reshape(-1)[0])
-
-
-def uniform(tensor: Tensor) -> float:
-    """The one number of a tensor, or of one that has several their mean to three digits."""
+def begins(tensor: Tensor) -> tuple[float, bool]:
+    """The one number of a tensor, or of one that has several their mean to three digits; and
+    whether it has several, as training leaves it."""
     flat = tensor.detach().reshape(-1)
     if bool((flat == flat[0]).all()):
-        return short(flat[0])
-    return float(f"{float(flat.double().mean()):.3g}")
+        return short(flat[0]), False
+    return three(float(flat.double().mean())), True
+
+
+def learned_gain(tensor: Tensor, value: int) -> LearnedGain:
+    """The node of value ``value``, a parameter with a number for each channel."""
+    number, mixed = begins(tensor)
+    return LearnedGain(Number(number), f"{value}.{_MIXED}" if mixed else f"{value}")
+
+
+def is_mixed(mark: str) -> bool:
+    """Whether a learned gain with this mark has several numbers."""
+    return mark.endswith(f".{_MIXED}")
+
+
+def three(number: float) -> float:
+    """A number to three digits."""
+    return float(f"{number:.3g}")
 
 
 def ungained(norm: Norm) -> bool:
@@ -173,6 +186,54 @@ def bare(block: Block) -> Block:
     found = rewrite(block, rule)
     assert isinstance(found, Block)
     return found
+
+
+def unbegun(block: Block, mixed: bool = False) -> Block:
+    """A marked block without what its learned numbers begin with, of ``mixed`` only where they
+    differ from channel to channel: those are no start that anyone chose."""
+    one = Number(1.0)
+
+    def rule(node: Node) -> Node:
+        match node:
+            case LearnedScalar() if not mixed:
+                return dataclasses.replace(node, initial=one)
+            case LearnedGain(name=name) if not mixed or is_mixed(name):
+                return dataclasses.replace(node, initial=one)
+            case Norm(options=options, name=name):
+                trained = any(w.startswith("gain:") and is_mixed(w) for w in name.split())
+                begun = [k for k, v in options if k in _BEGUN and v is not None]
+                changes = {k: one for k in begun if not mixed or (k == "gain" and trained)}
+                return dataclasses.replace(node, options=with_options(options, **changes))
+            case Attention(norm="l2") if not mixed:
+                return dataclasses.replace(node, scale=one)
+        return node
+
+    found = rewrite(block, rule)
+    assert isinstance(found, Block)
+    return found
+
+
+def averaged(blocks: Sequence[Block]) -> Block:
+    """Blocks that differ in numbers alone as one: the numbers that differ are means to three
+    digits."""
+    found = _averaged(blocks)
+    assert isinstance(found, Block)
+    return found
+
+
+def _averaged(nodes: Sequence[Any]) -> Any:
+    one = nodes[0]
+    if all(node == one for node in nodes):
+        return one
+    if isinstance(one, tuple):
+        return tuple(_averaged(parts) for parts in zip(*nodes, strict=True))
+    if all(isinstance(node, Number) for node in nodes):
+        return Number(three(sum(node.value for node in nodes) / len(nodes)))
+    if not dataclasses.is_dataclass(one) or any(type(node) is not type(one) for node in nodes):
+        return one
+    fields = [f.name for f in dataclasses.fields(one)]
+    parts = {name: _averaged([getattr(node, name) for node in nodes]) for name in fields}
+    return dataclasses.replace(one, **parts)  # type: ignore[type-var]
 
 
 def remarked(block: Block, own: Mapping[int, int]) -> Block:

@@ -11,11 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from depthgauge.equation.nodes import LearnedGain, LearnedScalar, Node, Norm, Number, Scale, rewrite
 from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import bends_of
-from depthgauge.trace.blocks import folded
 from depthgauge.trace.counted import End, Layout, Weight
 from depthgauge.trace.fans import TURNS
 from depthgauge.trace.forms import Form, read_form, seen_form
@@ -54,7 +52,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     found = []
     for track in analysis.tracks:
         on_stream = _activations_on_stream(analysis, readings, track.stream.links)
-        blocks = [block for block in _blocks(track) if any(step.link for step in block)]
+        blocks = [block for block in track.blocks if any(step.link for step in block)]
         longest = max((sum(step.link is not None for step in block) for block in blocks), default=0)
         places = {
             step.link.merge.value: (place, step)
@@ -241,22 +239,6 @@ def rows_of(model: nn.Module, batch: Any) -> tuple[float, ...]:
         row = readings.states.get(readings.place(link.before), (math.nan,))
         found += [float(row[0])] * len(link.branches)
     return tuple(found)
-
-
-def _blocks(track: Track) -> list[list[Step]]:
-    """The steps of each block. Numbers and norms tell no two blocks apart: a rule may give each its
-    own."""
-
-    def rule(node: Node) -> Node:
-        match node:
-            case Scale(value=inside) | Norm(value=inside):
-                return inside
-            case LearnedScalar() | LearnedGain():
-                return replace(node, initial=Number(1.0))
-        return node
-
-    read = [rewrite(step.equation.block, rule) for step in track.steps if step.equation]
-    return replace(track, folds=folded(read)).blocks
 
 
 def _end(analysis: Analysis, track: Track, sums: set[int]) -> End:

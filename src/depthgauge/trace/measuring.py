@@ -11,6 +11,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from time import perf_counter
 from typing import Any
 
@@ -365,10 +366,10 @@ def _equation(analysis: Analysis) -> str:
     """One line a stream: ``12 x [h = h + attention(layernorm(h)); ...]``."""
     lines = []
     for track in analysis.tracks:
-        parts = [
-            f"{times} x [{text}]" if times > 1 else text
-            for times, text in track.equations(short=True)
-        ]
+        parts = []
+        for text, alike in groupby(track.equations(short=True), lambda run: run[1]):
+            times = sum(run[0] for run in alike)
+            parts.append(f"{times} x [{text}]" if times > 1 else text)
         name = f"{track.stream.name}: " if len(analysis.tracks) > 1 else ""
         lines.append(name + "; ".join(parts))
     return "\n".join(lines)
@@ -378,7 +379,7 @@ def _document(analysis: Analysis, track: Track) -> dict[str, Any]:
     """One stream under the names of the JSON contract, its blocks with their module paths."""
     stream = track.stream
     blocks = []
-    for (start, unit, times), (_, text) in zip(track.folds, track.equations(), strict=True):
+    for (start, unit, times), (_, text) in zip(track.runs, track.equations(), strict=True):
         paths = [
             step.equation.path
             for step in track.steps[start : start + unit * times]

@@ -19,7 +19,7 @@ from depthgauge.equation.nodes import (
     Scale,
     Value,
 )
-from depthgauge.trace.blocks import Region, Unsayable, scaled, ungained, with_options
+from depthgauge.trace.blocks import Region, Unsayable, is_mixed, scaled, ungained, with_options
 from depthgauge.trace.graph import Ref
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.roles import Roles
@@ -34,7 +34,16 @@ from depthgauge.trace.statistic import (
     statistic,
 )
 
-__all__ = ["by_length", "gained", "norm", "scalenorm", "shifted", "spelled_axis", "spelled_kind"]
+__all__ = [
+    "bias_of",
+    "by_length",
+    "gained",
+    "norm",
+    "scalenorm",
+    "shifted",
+    "spelled_axis",
+    "spelled_kind",
+]
 
 #: The names of a state's axes, by how many there are.
 _AXES: Final[Mapping[int, tuple[str, ...]]] = {
@@ -111,6 +120,14 @@ def _called(region: Region, value: Traced, base: int) -> Value:
     return out
 
 
+def bias_of(value: Traced) -> int | None:
+    """The value that a norm's function takes as its bias."""
+    if value.name not in _PLACES:
+        return None
+    given = argument(value, _PLACES[value.name][1], ("bias",), None)
+    return int(given) if isinstance(given, Ref) else None
+
+
 def gained(value: Value, factor: Value) -> Value:
     """``factor * value``: a norm without a gain takes a learned number a channel as its own."""
     if isinstance(value, Scale) and isinstance(value.value, Norm):
@@ -125,11 +142,14 @@ def gained(value: Value, factor: Value) -> Value:
 
 
 def shifted(value: Value, offset: Value) -> Value:
-    """``value + offset``: a norm without a bias takes a learned one that starts at 0 as its own."""
+    """``value + offset``: a norm without a bias takes a learned one that starts at 0, or has been
+    trained, as its own."""
     if (
-        isinstance(offset, LearnedGain) and offset.initial == Number(0.0)
-        and isinstance(value, Norm) and dict(value.options).get("bias") is False
-    ):  # fmt: skip
+        isinstance(offset, LearnedGain)
+        and (offset.initial == Number(0.0) or is_mixed(offset.name))
+        and isinstance(value, Norm)
+        and dict(value.options).get("bias") is False
+    ):
         options = with_options(value.options, bias=True)
         return Norm(value.kind, value.value, options, f"{value.name} bias:{offset.name}".strip())
     return Add(value, offset)

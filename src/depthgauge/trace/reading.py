@@ -4,12 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from depthgauge.equation.nodes import Block
-from depthgauge.trace.blocks import marks_of, owned, remarked, unmarked
+from depthgauge.equation.nodes import Block, Node, Norm, Scale, rewrite
+from depthgauge.trace.blocks import bare, marks_of, owned, remarked, unbegun, unmarked
 from depthgauge.trace.region import Region, Sources
 
 __all__ = ["Equation", "Reader"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What regions that read alike are read as, marked by the values of the first of them."""
+
+    block: Block
+    marked: Block
+    marks: tuple[str, ...]
+    opaque: tuple[tuple[str, str], ...]
+    path: str
+    #: The layers and learned numbers in order.
+    learned: tuple[int, ...]
+
+    @cached_property
+    def outline(self) -> Block:
+        """What blocks of one kind have in common: the form without options, factors and norms,
+        for a rule may give each block its own."""
+
+        def rule(node: Node) -> Node:
+            return node.value if isinstance(node, Scale | Norm) else node
+
+        found = rewrite(bare(self.form), rule)
+        assert isinstance(found, Block)
+        return found
+
+    @cached_property
+    def form(self) -> Block:
+        """The block without what its learned numbers begin with."""
+        return unmarked([unbegun(self.marked)])
+
+    @cached_property
+    def chosen(self) -> Block:
+        """The block with what its learned numbers begin with where that can have been chosen: not
+        where they differ from channel to channel."""
+        return unmarked([unbegun(self.marked, mixed=True)])
 
 
 @dataclass(frozen=True)
@@ -17,37 +54,27 @@ class Equation:
     """One block read back, the path of the module around it, and what in it was opaque.
 
     In ``marked`` every layer and learned number is called by the value that it is, in ``block`` by
-    a name of its own if it stands there twice. Of equations that read alike there is one ``first``
-    in which they are marked, and ``own`` gives this one's values in the places of the first's.
+    a name of its own if it stands there twice. Equations that read alike share one ``read``, and
+    ``own`` gives this one's values in the places of the first's.
     """
 
-    block: Block
-    first: Block
+    read: Read
     own: Mapping[int, int]
-    marks_of_first: tuple[str, ...]
     path: str
     opaque: tuple[tuple[str, str], ...] = ()
 
     @property
+    def block(self) -> Block:
+        return self.read.block
+
+    @property
     def marked(self) -> Block:
-        return remarked(self.first, self.own)
+        return remarked(self.read.marked, self.own)
 
     @property
     def marks(self) -> list[str]:
         """The layers and learned numbers in it, as often as they stand there."""
-        return [owned(mark, self.own) for mark in self.marks_of_first]
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What one region was read as, and the values of its layers and learned numbers in order."""
-
-    block: Block
-    marked: Block
-    marks: tuple[str, ...]
-    opaque: tuple[tuple[str, str], ...]
-    path: str
-    learned: tuple[int, ...]
+        return [owned(mark, self.own) for mark in self.read.marks]
 
 
 @dataclass
@@ -55,7 +82,7 @@ class Reader(Sources):
     """Reads regions of one graph, each form once."""
 
     #: Blocks read so far, by what stands in their regions.
-    _known: dict[object, _Read] = field(default_factory=dict)
+    _known: dict[object, Read] = field(default_factory=dict)
 
     def read(
         self,
@@ -83,7 +110,7 @@ class Reader(Sources):
         if known is None:
             marked = region.block()
             block = unmarked([marked])
-            known = _Read(block, marked, marks_of(marked), tuple(region.opaque), path, learned)
+            known = Read(block, marked, marks_of(marked), tuple(region.opaque), path, learned)
             self._known[key] = known
         # A region that reads like an earlier one hides the same, in its own modules, and has its
         # own layers.
@@ -95,4 +122,4 @@ class Reader(Sources):
             ]
         )
         own = dict(zip(known.learned, learned, strict=True))
-        return Equation(known.block, known.marked, own, known.marks, path, here)
+        return Equation(known, own, path, here)

@@ -41,20 +41,20 @@ from depthgauge.equation.nodes import (
 from depthgauge.trace.attention import attention, fused
 from depthgauge.trace.blocks import (
     Unsayable,
+    begins,
     carried,
     filled,
-    first,
     known,
+    learned_gain,
     option_of,
     scaled,
     shared,
     short,
-    uniform,
 )
 from depthgauge.trace.graph import GRAFTED, Ref, common_path
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.merges import chain
-from depthgauge.trace.norms import gained, norm, scalenorm, shifted
+from depthgauge.trace.norms import bias_of, gained, norm, scalenorm, shifted
 from depthgauge.trace.readings import Activation as Seen
 from depthgauge.trace.roles import Roles
 from depthgauge.trace.statistic import number_in
@@ -201,15 +201,13 @@ class Region:
         return row
 
     def _begins(self, value: Traced, learned: int) -> object:
-        """What a learned factor begins with; a layer's weights and biases do not matter, and of a
-        norm's gain the first number stands for all."""
+        """What a learned factor begins with; weights and the biases of layers and norms do not
+        matter."""
         shape = self.values[learned].shape
-        if value.kind in ("weights", "contract") or _wide(shape):
+        if value.kind in ("weights", "contract") or _wide(shape) or learned == bias_of(value):
             return shape
         tensor = self.tensor(learned)
-        if tensor is None:
-            return shape
-        return first(tensor) if value.kind == "norm" else uniform(tensor)
+        return shape if tensor is None else begins(tensor)
 
     # ------------------------------------------------------------------------- the block
 
@@ -564,12 +562,11 @@ class Region:
             tensor = self._row(whole)
         if tensor is None:
             raise Unsayable(value.index, whole.path or value.name)
-        mark = f"{whole.index}"
         if tensor.numel() == 1:
-            return LearnedScalar(Number(short(tensor)), mark)
+            return LearnedScalar(Number(short(tensor)), f"{whole.index}")
         if not self._a_channel(value.shape):
             raise Unsayable(value.index, whole.path or value.name)
-        return LearnedGain(Number(uniform(tensor)), mark)
+        return learned_gain(tensor, whole.index)
 
     def _row(self, value: Traced) -> Tensor | None:
         """One row of a table of parameters."""
@@ -596,7 +593,7 @@ class Region:
         tensor = self.tensor(i)
         if self.values[i].kind != "parameter" or tensor is None or tensor.dim() != 1:
             return None
-        return LearnedGain(Number(uniform(tensor)), f"{i}")
+        return learned_gain(tensor, i)
 
     # --------------------------------------------------------------------------- layers
 
