@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Final
 
@@ -76,7 +77,7 @@ class Track:
             uses.update({mark for s in steps if s.equation for mark in s.equation.marks})
         return sum(times > 1 for times in uses.values())
 
-    @property
+    @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
         """The folds, parted where blocks differ in more than their outline. Of blocks each of which
         begins with learned numbers of its own, as training leaves them, ``_EACH`` or more stay
