@@ -15,7 +15,7 @@ from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.wrappers import Times
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said
-from tests.recipes.models import bert, encoder, gpt2, llama, postnorm, transformer
+from tests.recipes.models import bert, encoder, gpt2, llama, postnorm, preactivation, transformer
 
 BLOCK = "h = h + attention(layernorm(h)); h = h + W2(relu(W1(layernorm(h), out=4*n)))"
 
@@ -56,6 +56,31 @@ def test_what_a_module_computes() -> None:
             torch.testing.assert_close(norm(x), plain / (block + 1) ** 0.5)
     final = applied.model.get_submodule("transformer.ln_f")
     torch.testing.assert_close(final(x), torch.nn.functional.layer_norm(x, (32,)))
+
+
+def early() -> tuple[nn.Module, Any]:
+    return preactivation(early=True)
+
+
+def test_a_projection_that_reads_the_stream_itself_is_left_alone() -> None:
+    """Transitions whose 1x1 convolution has no norm in front: it takes the stream as it is."""
+    applied, batch = on_module("layernorm-scaling", early)
+    assert [branch.inlet for branch in layout(applied.model, batch).branches] == pytest.approx(
+        [1, 2**-0.5, 3**-0.5, 0.5]
+    )
+    shortcut, norm = applied.model.get_submodule("3.shortcut"), "3.norms.0"
+    assert isinstance(shortcut, nn.Conv2d)
+    x = torch.randn(2, 8, 4, 4)
+    plain = early()[0].get_submodule(norm).eval()
+    torch.testing.assert_close(applied.model.get_submodule(norm).eval()(x), plain(x) / 3**0.5)
+
+    def lost(model: nn.Module) -> None:
+        norm = model.get_submodule("3.norms.0")
+        (times,) = [m for m in norm.modules() if isinstance(m, Times)]
+        times.number = 1.0
+
+    words = "3 of 4 branches .*'3.convs' takes 1 of its input, expected 0.5774: .* is lost"
+    broken(applied.model, batch, "layernorm-scaling", lost, words)
 
 
 def test_faults_are_named() -> None:

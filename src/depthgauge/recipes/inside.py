@@ -162,7 +162,10 @@ def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:
     if wrong:
         branch, form = wrong[0]
         asked = number_of(form.inlet or "1", scope_of(layout, branch))
-        why = f"'{branch.path}' takes {branch.inlet:.4g} of its input, expected {asked:.4g}"
+        takes = f"takes {branch.inlet:.4g} of its input"
+        if math.isnan(branch.inlet):
+            takes = "gives its layers its input by several numbers, or by none that could be read"
+        why = f"'{branch.path}' {takes}, expected {asked:.4g}"
         tables = [{words: text for text, words in form.inlet_mistakes} for _, form in wrong]
         named = [words for words in tables[0] if all(words in table for table in tables)]
         fitting = [
@@ -170,7 +173,13 @@ def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:
             for words in named
             if all(_enters(layout, b, t[words]) for (b, _), t in zip(wrong, tables, strict=True))
         ]
-        why += f": {', or '.join(fitting[:2])}" if fitting else ""
+        same = [(b, form) for b, form in rows if b.path == branch.path]
+        numbers = {number_of(form.inlet or "1", scope_of(layout, b)) for b, form in same}
+        if len(numbers) > 1 and len({b.inlet for b, _ in same}) == 1:
+            why += f": it runs {len(same)} times in a pass with the one number, where the recipe "
+            why += f"has {len(numbers)}"
+        elif fitting:
+            why += f": {', or '.join(fitting[:2])}"
     return Count(what, len(rows) - len(wrong), len(rows), why)
 
 

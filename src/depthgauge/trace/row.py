@@ -47,11 +47,9 @@ class Row:
         """The residual branch that a link adds, of whose stream and block this region is.
         ``on_stream``: activations of the stream, which are no branch's own."""
         values, roles = self.analysis.graph.values, self.analysis.roles
-        skip = sorted(self.analysis.graph.ancestors([link.merge.skip], branch.begin))
-        across = replace(self, order=skip)
-        layers = [*self._entered(branch.begin), *across._entered(branch.begin)]
-        inlets = {entering(roles, i, branch.begin) for i in layers}
-        inlet = inlets.pop() if len(inlets) == 1 else math.nan
+        skip = self.analysis.graph.ancestors([link.merge.skip], branch.begin) - {branch.begin}
+        across = replace(self, order=sorted(skip))
+        inlet = self._inlet(across, branch.begin)
         after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
         own = set(self.order).difference(on_stream)
@@ -93,6 +91,17 @@ class Row:
             behind=after_sum(roles, link.after, link.merge.value),
             outside=after_sum(roles, link.after, link.merge.value, outside=True),
         )
+
+    def _inlet(self, across: Row, begin: int) -> float:
+        """The one number in front of all first layers of the branch, and of those of a skip that
+        are given what they are given; NaN of several. What a skip's layer reads of the state itself
+        is nothing of a branch that reads a norm."""
+        roles = self.analysis.roles
+        own = [entering(roles, i, begin) for i in self._entered(begin)]
+        starts = {start for _, start in own}
+        beside = [entering(roles, i, begin) for i in across._entered(begin)]
+        numbers = {number for number, start in (*own, *beside) if start in starts or not own}
+        return numbers.pop() if len(numbers) == 1 else math.nan
 
     def _scored(self) -> tuple[tuple[str, str, int], ...]:
         """Role, kind and width of the norms between projections and the products of attention."""
