@@ -160,9 +160,11 @@ class Residual:
     it is made in. ``inlet``: the fixed number between the state (of a transition what the stream
     passes on to identity skips), or the norm in front, and the first weight layers, also those of a
     skip that has its own (NaN where they differ). ``across``: the weights of such a skip.
-    ``bent``: the stream passes an activation after the sum. ``leaks``: the learned number in front
-    of the branch is added to an identity skip as well. ``dropout``: its probability behind the last
-    weight layer, also where it is switched off. ``logits``: the fixed number that products of
+    ``bent``: the stream passes an activation after the sum. ``ended``: a learned number is added
+    behind the branch's last weight layer, or to the sum in front of such an activation.
+    ``leaks``: the learned number in front of the branch is added to an identity skip as well.
+    ``dropout``: its probability behind the last weight layer, also where it is switched off.
+    ``logits``: the fixed number that products of
     queries and keys are multiplied by (NaN without attention, or where it is not read), ``head``
     the features of a head, ``queries`` the module that makes queries and nothing else, ``""`` where
     none does, ``keys`` how many each query is held against, ``temperatures`` the learned numbers
@@ -208,6 +210,7 @@ class Residual:
     behind: float = 1.0
     outside: float = 1.0
     place: int = 0
+    ended: bool = False
 
     @property
     def projected(self) -> bool:

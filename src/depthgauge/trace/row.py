@@ -90,6 +90,7 @@ class Row:
             scored=self._scored(),
             behind=after_sum(roles, link.after, link.merge.value),
             outside=after_sum(roles, link.after, link.merge.value, outside=True),
+            ended=self._ended(branch.terms, link.merge.value, after),
         )
 
     def _inlet(self, across: Row, begin: int) -> float:
@@ -151,6 +152,24 @@ class Row:
                     found += [value.path] if value.kind == "parameter" else []
                     todo += value.inputs if value.kind == "shape" else ()
         return tuple(found)
+
+    def _ended(self, terms: Sequence[int], total: int, after: Collection[int]) -> bool:
+        """Whether a learned number is added behind the last weight layers, or to the sum, in front
+        of the first of the activations ``after`` it."""
+        analysis, roles = self.analysis, self.analysis.roles
+        todo = [i for i in terms if i in self.order]
+        found = {total, *todo}
+        for i in sorted(analysis.graph.ancestors([total], min(todo, default=0)) - {total}):
+            if not found.isdisjoint(roles.flow[i]):
+                found.add(i)  # between the branch's terms and the sum
+        for i in sorted(after):
+            if i not in self.readings.activations and not found.isdisjoint(roles.flow[i]):
+                found.add(i)  # behind the sum
+        for i in todo:  # down to the layers
+            below = [] if roles.layers(i) else [j for j in roles.flow[i] if j in self.order]
+            todo += [j for j in below if j not in todo]
+        values = (analysis.graph.values[i] for i in found | set(todo))
+        return any(value.kind == "sum" and _has_number(analysis, value) for value in values)
 
     def _dropout(self, terms: Sequence[int]) -> float:
         """Of the dropout between the last weight layer and the sum."""
