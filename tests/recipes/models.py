@@ -112,8 +112,8 @@ def preactivation(
             blocks.append(Pre(entering, width, stride, not block, deep, early))
             entering = 2 * width if deep else width
     head = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(entering, 3))
-    head = (nn.BatchNorm2d(entering), *head) if early else head
-    model = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *blocks, *head)
+    last = [nn.BatchNorm2d(entering)] if early else []
+    model = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *blocks, *last, *head)
     return model, torch.randn(4, 3, 8, 8)
 
 

@@ -90,7 +90,9 @@ def test_a_projection_of_the_stream_itself_takes_beta_too() -> None:
     applied, batch = on_module("nfnet", early)
 
     def lost(model: nn.Module) -> None:
-        model.get_submodule("3.shortcut.before").number = 1.0
+        times = model.get_submodule("3.shortcut.before")
+        assert isinstance(times, Times)
+        times.number = 1.0
 
     words = "3 of 4 .*'3.convs' gives its layers its input by several numbers, .* expected 0.9623"
     broken(applied.model, batch, "nfnet", lost, words)

@@ -118,7 +118,7 @@ class Normed:
     channels it has, the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift),
     the axis of its channels from the right, and of an inner one whether what it gives enters a last
     weight layer of its branch as it is; ``offset``: the parameter that is added to it (``""``:
-    none)."""
+    none); ``times``: of a division by the length the fixed number behind it."""
 
     at: str
     kind: str
@@ -129,6 +129,7 @@ class Normed:
     axis: int = -1
     last: bool = False
     offset: str = ""
+    times: float = 1.0
 
 
 @dataclass(frozen=True)
