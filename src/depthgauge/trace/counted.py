@@ -26,10 +26,11 @@ class Weight:
     ``fan_in`` numbers enter each of ``fan_out`` (of a kernel, with its places); 0 where the
     function does not say. ``axis``: where its outputs lie; ``rows``: which of them are meant, all
     if None; ``stacked``: the fan out of all. ``groups`` of a convolution: its channels fall into so
-    many, and both fans are those within one. ``role``: query, key, value or output of attention,
-    else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
-    ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
-    added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
+    many, and both fans are those within one. ``strides``, of a transposed convolution their
+    product: one in so many of ``fan_in`` reaches an output. ``role``: query, key, value or output
+    of attention, else ``""``. ``last``: no weight layer stands between it and the sum, or the
+    output. ``first``: nor between it and what the branch begins with. ``shifted``: a learned number
+    is added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
     without one. ``lengths``: that of the parameter that its directions are multiplied by (weight
     normalisation). ``looked_up``: an embedding reads the same numbers. ``follows``: the kind of the
     activation that enters it, ``""`` where the state or another layer does, ``bend`` its options.
@@ -50,6 +51,7 @@ class Weight:
     stacked: int = 0
     first: bool = False
     groups: int = 1
+    strides: int = 1
     bias: str = ""
     lengths: str = ""
     looked_up: bool = False

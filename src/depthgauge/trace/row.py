@@ -10,7 +10,7 @@ from math import prod
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of
 from depthgauge.trace.counted import Normed, Residual, Weight
-from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of
+from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, strides_of
 from depthgauge.trace.forms import Form
 from depthgauge.trace.graph import Value
 from depthgauge.trace.heads import ROLES, crossing, normed_operands
@@ -303,6 +303,7 @@ class Row:
         found = replace(
             found,
             groups=groups,
+            strides=strides_of(value, shape),
             bias=bias_of(self.analysis, value, place),
             looked_up=path in self.tables,
             called=self.analysis.graph.path(value.index),
