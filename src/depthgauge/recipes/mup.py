@@ -29,7 +29,7 @@ LOGITS_MISTAKES = (
 def width_of(layout: Layout, title: str) -> int:
     """The one width of all branches. Raises NetworkError without a branch, or of several widths."""
     refuse_plain(layout, title)
-    widths = {b.weights[-1].turned[0] for b in layout.branches if b.weights}
+    widths = {branch.width for branch in layout.branches if branch.weights}
     if len(widths) != 1:
         raise NetworkError(
             f"the stream has the widths {', '.join(map(str, sorted(widths)))}, and {title} "

@@ -66,7 +66,7 @@ def _learned(work: Work, branch: Residual, text: str, scope: Mapping[str, float]
     if branch.learned:
         work.left.append(f"'{branch.path}' has a learned multiplier already")
         return
-    width = next((work.leaving(w) for w in reversed(branch.weights) if w.last), 1)
+    width = branch.width
     axis = work.axis(branch)
     work.end(
         branch,

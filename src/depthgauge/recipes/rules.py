@@ -260,7 +260,7 @@ class Recipe:
 def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:
     """The symbols of a rule in this network: ``l`` is the branch's block, ``S`` no symbol of the
     language: branches of a stream are given as numbers."""
-    width = residual.weights[-1].turned[0] if residual and residual.weights else 1
+    width = residual.width if residual and residual.weights else 1
     return {
         "L": float(max(layout.L, 1)),
         "depth": float(max(layout.blocks, 1)),

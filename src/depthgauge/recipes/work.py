@@ -119,10 +119,6 @@ class Work:
         """Channels that enter the layer, of all groups."""
         return int(getattr(self.modules.get(weight.owner), "in_channels", weight.turned[1]))
 
-    def leaving(self, weight: Weight) -> int:
-        """Channels that leave the layer, of all groups."""
-        return int(getattr(self.modules.get(weight.owner), "out_channels", weight.turned[0]))
-
     def axis(self, branch: Residual) -> int:
         return -3 if any(len(w.shape) == 4 for w in branch.weights) else -1
 

@@ -178,7 +178,7 @@ class Residual:
     multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
     ``factor`` that multiplies the sum itself, on the way to what the stream passes on; ``outside``:
     the part of that which the module of the sum does not multiply by itself, behind the last sum
-    perhaps the head's.
+    perhaps the head's. ``width``: the channels of the sum.
     """
 
     stream: str
@@ -214,6 +214,7 @@ class Residual:
     outside: float = 1.0
     place: int = 0
     ended: bool = False
+    width: int = 1
 
     @property
     def projected(self) -> bool:

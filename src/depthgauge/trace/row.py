@@ -54,13 +54,13 @@ class Row:
         # Also those that a module spells out in several functions.
         own = set(self.order).difference(on_stream)
         bent = [values[i] for i in sorted(own) if i in self.readings.activations]
-        scored = logits(roles, self.parts, self.order)
+        scored, weights = logits(roles, self.parts, self.order), self.weights(branch.begin)
         return Residual(
             stream,
             block,
             branch.path,
             branch.m,
-            self.weights(branch.begin),
+            weights,
             branch.norm_at,
             self._norms(link, form),
             tuple(self.analysis.graph.path(value.index) for value in bent),
@@ -91,6 +91,7 @@ class Row:
             behind=after_sum(roles, link.after, link.merge.value),
             outside=after_sum(roles, link.after, link.merge.value, outside=True),
             ended=self._ended(branch.terms, link.merge.value, after),
+            width=_width(weights, values[link.merge.value].shape),
         )
 
     def _inlet(self, across: Row, begin: int) -> float:
@@ -356,6 +357,19 @@ class Row:
         while values[i].kind in ("shape", "drop") and values[i].inputs:
             i = values[i].inputs[0]
         return values[i].kind in ("attend", "contract") and roles.layers(i) == 2
+
+
+def _width(weights: Sequence[Weight], shape: tuple[int, ...]) -> int:
+    """The channels of a sum of this shape: what leaves the last of the layers that ends on one of
+    its axes of channels, the second of kernels; else the last axis, as behind experts, whose
+    weights lie in one stack."""
+    if not shape:
+        return 1
+    channels = {shape[-1]}
+    if len(shape) > 2 and any(len(w.shape) > 2 and w.fan_in for w in weights):
+        channels.add(shape[1])
+    ends = (w.turned[0] for w in reversed(weights) if w.last and w.fan_in)
+    return next((out for out in ends if out in channels), shape[-1])
 
 
 def _of_attention(whole: Weight, place: int, parts: int) -> list[Weight]:
