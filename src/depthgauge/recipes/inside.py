@@ -19,9 +19,12 @@ _CLOSE: Final = 1e-3
 _ORIGINAL: Final = ".original"
 
 
-def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters, and in place of one that a weight is computed from, that weight."""
-    found = dict(parameters)
+def effective(
+    model: nn.Module, parameters: Mapping[str, Tensor], layout: Layout
+) -> dict[str, Tensor]:
+    """The parameters, and in place of one that a weight is computed from, that weight: by a
+    parametrisation, or by the model's own code in the pass of ``layout``."""
+    found = {**parameters, **{path: one.weight for path, one in layout.computed.items()}}
     for path in parameters:
         owner, made, name = path.removesuffix(_ORIGINAL).rpartition(".parametrizations.")
         if made and path.endswith(_ORIGINAL):

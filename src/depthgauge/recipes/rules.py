@@ -71,13 +71,15 @@ class Target:
 @dataclass(frozen=True)
 class Rule:
     """A group of weights under one law, in words with its numbers. ``doubt``: what the law is not
-    derived for and was met. ``vectors``: it is of gains and numbers, of no weight layer."""
+    derived for and was met. ``vectors``: it is of gains and numbers, of no weight layer; ``bare``:
+    of parameters as they lie, whatever a module computes of them."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
     doubt: str = ""
     vectors: bool = False
+    bare: bool = False
 
     @property
     def told(self) -> str:

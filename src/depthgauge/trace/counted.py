@@ -9,12 +9,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from depthgauge.trace.bends import Bends
 from depthgauge.trace.second import Second
+
+if TYPE_CHECKING:
+    from depthgauge.trace.computed import Computed
 
 __all__ = ["End", "Layout", "Normed", "Residual", "Weight"]
 
@@ -240,8 +243,9 @@ class Layout:
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
     counted, the paths of all parameters, the fixed number around each head, the activations one by
     one, the tables whose rows attention averages beside its values (of relations), the second
-    streams beside post-norm ones, how often each module ran, by its path, and of each stream the
-    tables that what it begins with was made of."""
+    streams beside post-norm ones, how often each module ran, by its path, of each stream the
+    tables that what it begins with was made of, and by its parameter each weight that the model
+    computes at each pass."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -263,6 +267,7 @@ class Layout:
     second: tuple[Second, ...] = ()
     runs: Mapping[str, int] = field(default_factory=dict)
     begun: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    computed: Mapping[str, Computed] = field(default_factory=dict)
 
     @property
     def L(self) -> int:
