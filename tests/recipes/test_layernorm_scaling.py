@@ -12,7 +12,7 @@ from torch import nn
 from depthgauge.network.spec import Network
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rewritten import rewritten
-from depthgauge.recipes.wrappers import Times
+from depthgauge.recipes.wrappers import Left, Times
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said
 from tests.recipes.models import bert, encoder, gpt2, llama, postnorm, preactivation, transformer
@@ -127,3 +127,24 @@ def test_of_two_layers_two_mistakes_come_to_the_same(depth: int) -> None:
     found = said(audit(model, torch.randn(2, 16), "layernorm-scaling"))
     assert ": the factor is lost" in found
     assert (", or l counted from 0" in found) is (depth == 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1.0, ""),
+        (3**-0.5, "stands the last layer's number"),
+        (0.5, "stands that of one layer more number"),
+        (6**-0.5, "stands that of the last branch number"),
+        (32**-0.5, ""),  # what a tied head has
+    ],
+)
+def test_the_final_norm_is_not_scaled(number: float, words: str) -> None:
+    applied, batch = on_module("layernorm-scaling", gpt2)
+    body: Any = applied.model.get_submodule("transformer")
+    body.ln_f = Left(body.ln_f, Times(number))
+    found = audit(applied.model, batch, "layernorm-scaling")
+    assert found.holds is (not words), said(found)
+    if words:
+        assert said(found).startswith("1 final norms scaled as a layer's are: in front of ")
+        assert words in said(found)
