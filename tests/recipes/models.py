@@ -64,10 +64,19 @@ class Conv(nn.Module):
 
 class Pre(nn.Module):
     """Pre-activation, basic or a bottleneck; a transition's shortcut is taken after the norm and
-    the activation."""
+    the activation, or of the stream itself (``early``)."""
 
-    def __init__(self, entering: int, width: int, stride: int, transition: bool, deep: bool):
+    def __init__(
+        self,
+        entering: int,
+        width: int,
+        stride: int,
+        transition: bool,
+        deep: bool,
+        early: bool = False,
+    ):
         super().__init__()
+        self.early = early
         leaving = 2 * width if deep else width
         kernels = (1, 3, 1) if deep else (3, 3)
         strides = (1, stride, 1) if deep else (stride, 1)
@@ -84,23 +93,27 @@ class Pre(nn.Module):
         out = first = self.acts[0](self.norms[0](x))
         for k, conv in enumerate(self.convs):
             out = conv(self.acts[k](self.norms[k](out)) if k else out)
-        total: Tensor = out + (x if self.shortcut is None else self.shortcut(first))
+        total: Tensor = out + (
+            x if self.shortcut is None else self.shortcut(x if self.early else first)
+        )
         return total
 
 
 def preactivation(
-    stages: tuple[int, ...] = (2, 2), deep: bool = False, width: int = 8
+    stages: tuple[int, ...] = (2, 2), deep: bool = False, width: int = 8, early: bool = False
 ) -> tuple[nn.Module, Any]:
-    """A pre-activation ResNet with batch norm, each stage beginning with a transition."""
+    """A pre-activation ResNet with batch norm, each stage beginning with a transition. ``early``:
+    its shortcut reads the stream itself, and a norm follows the last sum."""
     torch.manual_seed(0)
     blocks, entering = [], width
     for stage, number in enumerate(stages):
         for block in range(number):
             stride = 2 if stage and not block else 1
-            blocks.append(Pre(entering, width, stride, not block, deep))
+            blocks.append(Pre(entering, width, stride, not block, deep, early))
             entering = 2 * width if deep else width
     head = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(entering, 3))
-    model = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *blocks, *head)
+    last = [nn.BatchNorm2d(entering)] if early else []
+    model = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *blocks, *last, *head)
     return model, torch.randn(4, 3, 8, 8)
 
 

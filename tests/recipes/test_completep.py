@@ -19,7 +19,7 @@ from depthgauge.recipes.registry import RECIPES
 from depthgauge.recipes.rules import Group, init_of, number_of
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
-from tests.recipes.models import bert, gpt2, llama, mlp, plain, resnet, transformer
+from tests.recipes.models import _tokens, bert, gpt2, llama, mlp, plain, resnet, transformer
 
 BLOCK = "h = h + attention(layernorm(h), heads=4); h = h + W2(gelu(W1(layernorm(h), out=4*n)))"
 
@@ -223,3 +223,24 @@ def test_a_number_in_front_of_a_head_is_the_heads_not_the_last_sums() -> None:
     wrong = said(audit(model, batch, "completep"))
     assert wrong.startswith("0 of 1 heads whose input is multiplied by 256/n = 10.67")
     assert "sums" not in wrong
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("recipe", ["completep", "depth-mup"])
+def test_the_head_is_held_to_its_deviation_also_where_it_is_the_embedding(
+    recipe: str, tied: bool
+) -> None:
+    def build() -> tuple[nn.Module, Any]:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        return _tokens(LlamaForCausalLM, LlamaConfig, tie_word_embeddings=tied)
+
+    applied, batch = on_module(recipe, build)
+    (head,) = layout(applied.model, batch).heads
+    assert head.looked_up is tied
+
+    def plant(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.get_parameter(head.path).mul_(32**-0.5 / 0.02)
+
+    broken(applied.model, batch, recipe, plant, "1 of 1 weights of the head: std 0.1.*0.02")

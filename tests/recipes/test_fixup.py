@@ -366,6 +366,48 @@ def test_a_scalar_that_the_authors_own_block_lacks_is_named(
     assert wrong == [f"{words} of branches with a scalar bias in front"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "lacking"), [("basic", "behind1"), ("pool", "behind1"), ("bottleneck", "behind2")]
+)
+def test_the_scalar_at_a_branch_s_end_stands_in_front_of_the_activation_behind_the_sum(
+    kind: str, lacking: str
+) -> None:
+    model, batch = official(kind, scalars=True, lacking=lacking)
+    assert said(audit(model, batch, "fixup")) == (
+        "5 of 6 activations behind a sum with a scalar bias in front: the one at the branch's end, "
+        "behind its last layer and its multiplier"
+    )
+
+
+class Ended(nn.Module):
+    """The last bias at the branch's end, on the sum, or nowhere; an activation behind it or not."""
+
+    def __init__(self, end: str, bent: bool) -> None:
+        super().__init__()
+        self.up, self.down, self.relu = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU()
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(4))
+        self.scale, self.end, self.bent = nn.Parameter(torch.ones(())), end, bent
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.up(x + self.biases[0]) + self.biases[1]) + self.biases[2]
+        out = self.down(out)
+        out = self.scale * (out + self.biases[3] if self.end == "layer" else out)
+        total: Tensor = x + (out + self.biases[3] if self.end == "branch" else out)
+        total = total + self.biases[3] if self.end == "sum" else total
+        return torch.relu(total) if self.bent else total
+
+
+@pytest.mark.parametrize("bent", [True, False])
+@pytest.mark.parametrize("end", ["layer", "branch", "sum", ""])
+def test_it_is_asked_for_where_an_activation_follows_the_sum(end: str, bent: bool) -> None:
+    """A number in front of each layer and activation: where the next branch follows, its first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Ended(end, bent) for _ in range(4)), nn.Linear(8, 3))
+    words = said(audit(model, torch.randn(4, 8), "fixup"))
+    assert ("activations behind a sum" in words) is (bent and not end)
+    assert ("0 of 4 activations behind a sum" in words) is (bent and not end)
+
+
 @pytest.mark.parametrize("stages", [(2, 2), (1, 1, 1)])
 def test_an_activation_in_front_of_a_transition_is_the_branch_s_where_no_sum_is_activated(
     stages: tuple[int, ...],

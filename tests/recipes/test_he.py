@@ -66,6 +66,57 @@ def test_groups_and_transposed_weights_keep_the_second_moment() -> None:
     broken(applied.model, batch, "he", _fan_out, "1 of 5 weights.*of the fan out of all groups")
 
 
+def upsampling(stride: int, kernel: int, pad: int, axes: int = 2) -> tuple[nn.Module, Tensor]:
+    """Four transposed convolutions, each followed by a ReLU."""
+    torch.manual_seed(0)
+    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d)[axes - 1]
+    width = 128 if axes == 1 else 32
+    layers = [x for _ in range(4) for x in (kind(width, width, kernel, stride, pad), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3)), torch.randn(
+        8, width, *(6,) * axes
+    )
+
+
+def built(*sizes: int) -> tuple[nn.Module, Tensor]:
+    model, batch = upsampling(*sizes)
+    model(batch)  # the lazy layer takes its shape
+    return model, batch
+
+
+def gain_a_layer(model: nn.Module, batch: Tensor) -> float:
+    """The geometric mean over the last three layers, behind their activations."""
+    assert isinstance(model, nn.Sequential)
+    sizes, h = [], batch
+    for module in list(model)[:8]:
+        h = module(h).detach()
+        sizes.append(float(h.square().mean().sqrt()))
+    return math.exp(math.log(sizes[7] / sizes[1]) / 3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "of"), [((2, 4, 1), 4), ((2, 2, 0), 4), ((3, 6, 1), 9), ((2, 4, 1, 1), 2)]
+)
+def test_what_a_stride_leaves_empty_is_not_counted(sizes: tuple[int, ...], of: int) -> None:
+    """In k/s per axis reach an output; all of them counted, the state loses s a layer."""
+    applied, batch = on_module("he", lambda: built(*sizes))
+    assert gain_a_layer(applied.model, batch) == pytest.approx(1, abs=0.15)
+
+    def ignored(model: nn.Module) -> None:
+        for module in model.modules():
+            if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    words = f"4 of 4 weights: .*: one in {of} of the kernel's places reaches an output"
+    broken(applied.model, batch, "he", ignored, words)
+    assert gain_a_layer(applied.model, batch) == pytest.approx(of**-0.5, rel=0.15)
+
+
+def test_without_a_stride_every_place_is_counted() -> None:
+    applied, _ = on_module("he", lambda: built(1, 3, 1))
+    kernel = applied.model.get_parameter("2.weight").detach()
+    assert float(kernel.std()) == pytest.approx((2 / (32 * 9)) ** 0.5, rel=0.05)
+
+
 def _fan_out(model: nn.Module) -> None:
     torch.manual_seed(3)
     nn.init.kaiming_normal_(model.get_parameter("2.weight"), mode="fan_out", nonlinearity="relu")

@@ -12,10 +12,10 @@ from torch import nn
 from depthgauge.network.spec import Network
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rewritten import rewritten
-from depthgauge.recipes.wrappers import Times
+from depthgauge.recipes.wrappers import Left, Times
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, said
-from tests.recipes.models import bert, encoder, gpt2, llama, postnorm, transformer
+from tests.recipes.models import bert, encoder, gpt2, llama, postnorm, preactivation, transformer
 
 BLOCK = "h = h + attention(layernorm(h)); h = h + W2(relu(W1(layernorm(h), out=4*n)))"
 
@@ -56,6 +56,31 @@ def test_what_a_module_computes() -> None:
             torch.testing.assert_close(norm(x), plain / (block + 1) ** 0.5)
     final = applied.model.get_submodule("transformer.ln_f")
     torch.testing.assert_close(final(x), torch.nn.functional.layer_norm(x, (32,)))
+
+
+def early() -> tuple[nn.Module, Any]:
+    return preactivation(early=True)
+
+
+def test_a_projection_that_reads_the_stream_itself_is_left_alone() -> None:
+    """Transitions whose 1x1 convolution has no norm in front: it takes the stream as it is."""
+    applied, batch = on_module("layernorm-scaling", early)
+    assert [branch.inlet for branch in layout(applied.model, batch).branches] == pytest.approx(
+        [1, 2**-0.5, 3**-0.5, 0.5]
+    )
+    shortcut, norm = applied.model.get_submodule("3.shortcut"), "3.norms.0"
+    assert isinstance(shortcut, nn.Conv2d)
+    x = torch.randn(2, 8, 4, 4)
+    plain = early()[0].get_submodule(norm).eval()
+    torch.testing.assert_close(applied.model.get_submodule(norm).eval()(x), plain(x) / 3**0.5)
+
+    def lost(model: nn.Module) -> None:
+        norm = model.get_submodule("3.norms.0")
+        (times,) = [m for m in norm.modules() if isinstance(m, Times)]
+        times.number = 1.0
+
+    words = "3 of 4 branches .*'3.convs' takes 1 of its input, expected 0.5774: .* is lost"
+    broken(applied.model, batch, "layernorm-scaling", lost, words)
 
 
 def test_faults_are_named() -> None:
@@ -102,3 +127,24 @@ def test_of_two_layers_two_mistakes_come_to_the_same(depth: int) -> None:
     found = said(audit(model, torch.randn(2, 16), "layernorm-scaling"))
     assert ": the factor is lost" in found
     assert (", or l counted from 0" in found) is (depth == 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1.0, ""),
+        (3**-0.5, "stands the last layer's number"),
+        (0.5, "stands that of one layer more number"),
+        (6**-0.5, "stands that of the last branch number"),
+        (32**-0.5, ""),  # what a tied head has
+    ],
+)
+def test_the_final_norm_is_not_scaled(number: float, words: str) -> None:
+    applied, batch = on_module("layernorm-scaling", gpt2)
+    body: Any = applied.model.get_submodule("transformer")
+    body.ln_f = Left(body.ln_f, Times(number))
+    found = audit(applied.model, batch, "layernorm-scaling")
+    assert found.holds is (not words), said(found)
+    if words:
+        assert said(found).startswith("1 final norms scaled as a layer's are: in front of ")
+        assert words in said(found)

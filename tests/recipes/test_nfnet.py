@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +72,30 @@ def test_on_equations() -> None:
         "weights of branches: standardised, gamma / sqrt(fan in); 12 of 12 at the start alone, no "
         "parametrisation keeps it"
     ]
+
+
+def test_a_projection_of_the_stream_itself_takes_beta_too() -> None:
+    """What a branch without a norm and the 1x1 convolution beside it are given is one number."""
+
+    def early() -> tuple[nn.Module, Any]:
+        return preactivation(early=True)
+
+    found = layout(*early()).branches
+    assert [[w.path for w in branch.across] for branch in found] == [
+        ["1.shortcut.weight"],
+        [],
+        ["3.shortcut.weight"],
+        [],
+    ]
+    applied, batch = on_module("nfnet", early)
+
+    def lost(model: nn.Module) -> None:
+        times = model.get_submodule("3.shortcut.before")
+        assert isinstance(times, Times)
+        times.number = 1.0
+
+    words = "3 of 4 .*'3.convs' gives its layers its input by several numbers, .* expected 0.9623"
+    broken(applied.model, batch, "nfnet", lost, words)
 
 
 def test_the_variance_is_the_one_that_is_computed() -> None:

@@ -435,11 +435,9 @@ class Length(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("form", "number"),
-    # What F.normalize is behind the last sum, where no equation says it, is not known.
-    [("multiplied first", 4), ("divided first", 4), ("its number divided", 4), ("called", 3)],
+    "form", ["multiplied first", "divided first", "its number divided", "called"]
 )
-def test_a_scalenorm_begins_at_the_root_of_the_width(form: str, number: int) -> None:
+def test_a_scalenorm_begins_at_the_root_of_the_width(form: str) -> None:
     def built(g: float) -> tuple[nn.Module, Any]:
         torch.manual_seed(0)
         model, batch = three(*(nn.LayerNorm,) * 3)
@@ -449,11 +447,93 @@ def test_a_scalenorm_begins_at_the_root_of_the_width(form: str, number: int) -> 
         return model, batch
 
     assert audit(*built(WIDTH**0.5), "prenorm").holds
-    words = f"{number} of {number} gains of ScaleNorm: 1, expected sqrt(d)"
+    words = "4 of 4 gains of ScaleNorm: 1, expected sqrt(d)"
     assert words in said(audit(*built(1.0), "prenorm"))
     applied, _ = on_module("prenorm", lambda: built(1.0))
     numbers = [float(p.detach()) for n, p in applied.model.named_parameters() if n.endswith(".g")]
-    assert numbers[:number] == pytest.approx([WIDTH**0.5] * number)
+    assert numbers == pytest.approx([WIDTH**0.5] * 4)
+
+
+def _length(x: Tensor) -> Tensor:
+    found: Tensor = x.norm(dim=-1, keepdim=True)
+    return found
+
+
+def _squares(x: Tensor) -> Tensor:
+    return x.pow(2).sum(-1, keepdim=True)
+
+
+LENGTHS: dict[str, Callable[[Tensor], Tensor]] = {
+    "no eps": _length,
+    "at least": lambda x: _length(x).clamp(min=1e-5),
+    "beside it": lambda x: _length(x) + 1e-5,
+    "in the root": lambda x: (_squares(x) + 1e-6).sqrt(),
+    "of linalg": lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True),
+}
+#: ScaleNorm with its number g, the state and its length.
+QUOTIENTS: dict[str, Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor]] = {
+    "g x / n": lambda g, x, n: g * x / n(x),
+    "g (x / n)": lambda g, x, n: g * (x / n(x)),
+    "g / n x": lambda g, x, n: g / n(x) * x,
+    "x / (n / g)": lambda g, x, n: x / (n(x) / g),
+    "x (1 / n) g": lambda g, x, n: x * (1 / n(x)) * g,
+    "x (g 1 / n)": lambda g, x, n: x * (g * n(x).reciprocal()),
+}
+#: Spellings of their own, with what g begins with in them.
+OTHERS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float]] = {
+    "one over the root": (lambda g, x: g * x * torch.rsqrt(_squares(x) + 1e-6), WIDTH**0.5),
+    "normalize": (lambda g, x: F.normalize(x, dim=-1) * g, WIDTH**0.5),
+    "normalize, root, g": (lambda g, x: F.normalize(x, dim=-1) * WIDTH**0.5 * g, 1.0),
+    "normalize, g, 2": (lambda g, x: F.normalize(x, dim=-1) * g * 2, WIDTH**0.5 / 2),
+}
+
+
+class Written(nn.Module):
+    def __init__(self, form: Callable[[Tensor, Tensor], Tensor], g: float) -> None:
+        super().__init__()
+        self.form, self.g = form, nn.Parameter(torch.tensor(g))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.form(self.g, x)
+
+
+def _written(form: Callable[[Tensor, Tensor], Tensor], g: float) -> tuple[nn.Module, Any]:
+    model, batch = three(*(nn.LayerNorm,) * 3)
+    for block in list(model.children())[1:4]:
+        block.norms = nn.ModuleList([nn.Identity(), nn.Identity(), Written(form, g)])
+    model.register_module("4", Written(form, g))
+    return model, batch
+
+
+SPELLINGS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float]] = {
+    f"{name}, eps {eps}": (lambda g, x, f=quotient, n=length: f(g, x, n), WIDTH**0.5)
+    for name, quotient in QUOTIENTS.items()
+    for eps, length in LENGTHS.items()
+} | OTHERS
+
+
+@pytest.mark.parametrize(("form", "start"), SPELLINGS.values(), ids=SPELLINGS)
+def test_every_spelling_of_scalenorm_is_held_to_its_start(
+    form: Callable[[Tensor, Tensor], Tensor], start: float
+) -> None:
+    held = audit(*_written(form, start), "prenorm")
+    assert held.holds, said(held)
+    assert [f.of for f in held.findings if f.part == "gains of ScaleNorm"] == [4]
+    for wrong in {1.0, WIDTH**0.5, 0.3} - {start}:
+        found = said(audit(*_written(form, wrong), "prenorm"))
+        assert found.startswith(f"4 of 4 gains of ScaleNorm: {wrong:.4g}, expected sqrt(d)")
+
+
+def test_a_number_in_front_of_what_is_normed_is_no_scalenorms() -> None:
+    """Of a root mean square, or one that the division takes away."""
+    norms: list[Callable[[Tensor, Tensor], Tensor]] = [
+        lambda g, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * g,
+        lambda g, x: (g * x) / _length(g * x),
+    ]
+    for form in norms:
+        found = audit(*_written(form, 1.0), "prenorm")
+        assert found.holds, said(found)
+        assert not [f for f in found.findings if f.part == "gains of ScaleNorm"]
 
 
 def test_a_scalenorm_of_an_equation_begins_there_too() -> None:

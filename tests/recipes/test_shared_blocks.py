@@ -15,6 +15,7 @@ from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_module, said
 from tests.recipes.models import WIDTH, Block, PostBlock
 
@@ -117,6 +118,51 @@ def test_one_block_cannot_be_pre_norm_and_post_norm(build: _Build) -> None:
     assert not found.holds
     assert said(found) == applied.left[-1]
     assert "post-norm behind the first quarter of the layers" in said(found)
+
+
+ONE = "and holds one number, where the recipe gives them different ones (branch inputs scaled): "
+REPEATED = {name: build for name, build in BUILDS.items() if name != "ALBERT"}
+
+
+@pytest.mark.parametrize("recipe", ["layernorm-scaling", "nfnet"])
+@pytest.mark.parametrize("build", REPEATED.values(), ids=REPEATED)
+def test_one_block_holds_one_number_that_of_its_first_pass(recipe: str, build: _Build) -> None:
+    """The first pass asks for 1, which puts nothing in: nor does a later one."""
+    model, batch = build()
+    applied = apply(model, batch, recipe)
+    assert not any("inputs scaled" in change for change in applied.changes)
+    assert [branch.inlet for branch in layout(applied.model, batch).branches] == [1] * 4
+    first, last = applied.left
+    assert f"runs in several branches {ONE}it has that of the first" in first
+    found = audit(applied.model, batch, recipe)
+    assert said(found) == last
+    assert last.startswith("1 of 4 branches whose input is scaled as it is to be: 'block.down")
+    assert last.endswith("it runs 4 times in a pass with the one number, where the recipe has 4")
+
+
+class Told(nn.Module):
+    """One block four times, told in each pass by what to scale what its norm gives."""
+
+    def __init__(self, numbers: tuple[float, ...]) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Linear(8, WIDTH), nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.last, self.head, self.numbers = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3), numbers
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for number in self.numbers:
+            x = x + self.down(torch.relu(self.up(number * self.norm(x))))
+        out: Tensor = self.head(self.last(x))
+        return out
+
+
+def test_a_number_that_the_pass_is_told_is_each_its_own() -> None:
+    batch = torch.randn(32, 8)
+    held = audit(Told((1, 2**-0.5, 3**-0.5, 0.5)), batch, "layernorm-scaling")
+    assert held.holds, said(held)
+    others = audit(Told((1, 1 / 2, 1 / 3, 1 / 4)), batch, "layernorm-scaling")
+    assert said(others).endswith("expected 0.7071: 1/l instead of its root")
 
 
 def test_what_is_said_of_the_changed_copy_is_said_to_be_of_it() -> None:

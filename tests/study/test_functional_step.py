@@ -92,3 +92,30 @@ def test_the_weights_of_fixup_move_the_function_alike_at_any_depth() -> None:
             rows.append([functional_step(network.module(s), data[s], s).weights for s in (0, 1)])
         slopes.append(exponent((16, 64), rows).slope)
     assert slopes == [pytest.approx(0, abs=0.1), pytest.approx(1, abs=0.1)]
+
+
+class OfOneType(nn.Module):
+    """A kernel that takes numbers of these types alone."""
+
+    def __init__(self, *kinds: torch.dtype) -> None:
+        super().__init__()
+        self.layer, self.kinds = nn.Linear(8, 8), kinds
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype not in self.kinds:
+            raise RuntimeError(f"expected {self.kinds}, got {x.dtype}")
+        out: Tensor = x + torch.tanh(self.layer(x))
+        return out
+
+
+def test_what_does_not_take_float64_is_measured_in_float32() -> None:
+    torch.manual_seed(0)
+    model, batch = OfOneType(torch.float32, torch.float64), torch.randn(16, 8)
+    expected = functional_step(model, batch)
+    model.kinds = (torch.float32,)
+    found = functional_step(model, batch)
+    assert found.all == pytest.approx(expected.all, rel=1e-4)
+    assert found != expected
+    model.kinds = (torch.float16,)
+    with pytest.raises(NetworkError, match="neither in float64 nor in float32"):
+        functional_step(model, batch)

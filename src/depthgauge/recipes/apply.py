@@ -24,7 +24,7 @@ from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import Group, Plan, Recipe
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Scaled, Shifted
-from depthgauge.trace.admission import unwrapped
+from depthgauge.trace.admission import uncompiled
 from depthgauge.trace.counted import Layout
 from depthgauge.trace.layout import layout
 
@@ -51,14 +51,14 @@ class Applied:
 
 
 def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> Applied:
-    """A copy of ``model`` built by the recipe; the model itself is left as it was. Of one in a
-    wrapper that only places or compiles it the copy is of what is inside.
+    """A copy of ``model`` built by the recipe; the model itself is left as it was. Of a model or
+    a part in a wrapper that only places or compiles it the copy is of what is inside.
 
     ``batch`` shows the tracer what is counted; ``seed`` draws the weights. Raises
     SpecificationError, NetworkError for a network that the recipe does not cover, ModelError.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    copied = duplicate(unwrapped(model)[0])
+    copied = duplicate(uncompiled(model))
     found = layout(copied, batch)
     rules = rules.on(copied, batch, found)
     plan = rules.plan(found)

@@ -23,7 +23,7 @@ from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_named
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.starts_held import behind_zero_heads, silent_finding, woken_findings
-from depthgauge.trace.admission import unwrapped
+from depthgauge.trace.admission import uncompiled
 from depthgauge.trace.layout import layout
 
 __all__ = ["Audit", "audit"]
@@ -77,8 +77,8 @@ def audit(
     loss: Callable[..., Any] | None = None,
     clip: Clip | None = None,
 ) -> Audit:
-    """Hold a module to a recipe, by name or as one. The model is left as it was; of one in a
-    wrapper that only places or compiles it, what is inside is audited.
+    """Hold a module to a recipe, by name or as one. The model is left as it was; of one,
+    or a part, in a wrapper that only places or compiles it, what is inside is audited.
 
     ``optimizer``: held to the recipe's groups. ``loss``: of which the gradients of the first steps
     are taken; without one a fixed random cotangent's. ``clip(model)``, which clips the gradients of
@@ -87,7 +87,7 @@ def audit(
     does not cover or that cannot be run, ModelError when the model raises.
     """
     rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    model, _ = unwrapped(model)
+    model = uncompiled(model)
     found = layout(model, batch)
     rules = rules.on(model, batch, found)
     plan = rules.plan(found)

@@ -58,7 +58,7 @@ def plan_of(
     return Plan(
         (
             Rule("hidden weights", f"{std:g} / sqrt(m), m = {m:g}", targets),
-            head_rule(layout, f"normal(std={std:g})", f"{std:g} at every width"),
+            head_rule(layout, f"normal(std={std:g})", f"{std:g} at every width", tied=True),
         ),
         tuple(_form(alpha, base_depth) for _ in layout.branches),
         groups=groups,
@@ -120,7 +120,8 @@ def completep(base_width: int = 256, base_depth: int = 2, std: float = 0.02) -> 
             f"hidden matrices: normal of standard deviation {std:g} / sqrt(m); rate 1/m, weight "
             f"decay times m",
             "Adam's epsilon of all that branches learn: times 1 / (m k)",
-            f"the input of the head is multiplied by 1/m, its standard deviation {std:g}",
+            f"the input of the head is multiplied by 1/m, its standard deviation {std:g}, also "
+            "where it is the embedding's",
             "attention logits: q k / d, d features in a head",
             "embeddings, biases, norms and the head: the full rate",
         ),

@@ -65,6 +65,9 @@ def _standardise(work: Work, target: Target) -> None:
     weight, owner, _, name = target.weight, *target.weight.path.rpartition(".")
     module = work.model.get_submodule(owner)
     gain = float(options_of(init_of(target.init), target.scope)["gain"])
+    made = work.found.computed.get(weight.path)
+    if made is not None and made.reduced:
+        return  # the model's own code does, and an audit says whether by this gain
     if parametrize.is_parametrized(work.model.get_submodule(owner.partition(_MADE)[0])):
         work.left.append(f"'{weight.path}' is computed by a parametrisation of its own already")
     elif weight.rows is not None:
@@ -72,9 +75,9 @@ def _standardise(work: Work, target: Target) -> None:
     else:
         groups = weight.groups if weight.axis else 1
         outputs = module.get_parameter(name).shape[weight.axis] * groups
-        made = Standardised(outputs, gain, weight.axis, groups)
-        made = made.to(module.get_parameter(name))
-        parametrize.register_parametrization(module, name, made)
+        keeps = Standardised(outputs, gain, weight.axis, groups)
+        keeps = keeps.to(module.get_parameter(name))
+        parametrize.register_parametrization(module, name, keeps)
 
 
 def _zero_bias(work: Work, path: str) -> None:

@@ -113,7 +113,7 @@ def _new(layout: Layout, pretrained: str) -> tuple[Residual, ...]:
 def _plan(layout: Layout, mu: float, pretrained: str) -> Plan:
     new = _new(layout, pretrained)
     layers = "(L/2)" if len(new) == layout.L else str(len(new) // 2)
-    width = next((w.turned[0] for w in reversed(new[-1].weights) if w.last), 1)
+    width = new[-1].width
     scale = SCALE.format(N=layers, mu=f"{mu:.7g}")
     mistakes = _mistakes(layers, mu, width)
     scaled: list[Target] = []

@@ -114,6 +114,13 @@ def form_findings(
              sum(branch.multipliers > 0 for branch in shifted), len(shifted)),
         ):  # fmt: skip
             yield counted_finding(Count(what, number, of))
+        # Of parallel branches one is enough: what is activated is their sum.
+        bent = {(b.stream, b.place) for b in shifted if b.bent}
+        ended = {(b.stream, b.place) for b in shifted if b.ended}
+        if bent:
+            what = "activations behind a sum with a scalar bias in front"
+            why = "the one at the branch's end, behind its last layer and its multiplier"
+            yield counted_finding(Count(what, len(bent & ended), len(bent), why))
 
 
 def _weighed(steps: Sequence[_Step]) -> Finding:

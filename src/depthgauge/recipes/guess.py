@@ -23,7 +23,7 @@ from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import RECIPES
 from depthgauge.recipes.rules import Recipe, Target, init_of
 from depthgauge.recipes.weights_held import EXACT
-from depthgauge.trace.admission import unwrapped
+from depthgauge.trace.admission import uncompiled
 from depthgauge.trace.counted import Layout
 from depthgauge.trace.layout import layout
 
@@ -117,7 +117,7 @@ def guess(model: nn.Module, batch: Any) -> Guess:
 
     Raises NetworkError for what cannot be run, ModelError when the model raises.
     """
-    model, _ = unwrapped(model)
+    model = uncompiled(model)
     found = layout(model, batch)
     asked = [recipe for recipe in RECIPES.values() if not recipe.searches]
     every = (_candidate(model, batch, found, recipe) for recipe in asked)

@@ -2,8 +2,10 @@
 
     std = sqrt(2 / fan_in)
 
-keeps the second moment through a layer that a ReLU follows. Through residual branches without a
-norm the stream still doubles its variance at each sum.
+with fan_in the numbers that reach one output: of a transposed convolution of kernel k and stride s
+``in k/s`` per axis, since the places between are empty. It keeps the second moment through a layer
+that a ReLU follows. Through residual branches without a norm the stream still doubles its variance
+at each sum.
 """
 
 from __future__ import annotations
@@ -26,11 +28,29 @@ MISTAKES: Final = (
 )
 
 
+def _init(weight: Weight, gain: str) -> str:
+    gain += f"*sqrt({weight.strides})" if weight.strides > 1 else ""
+    return "he" if gain == "sqrt(2)" else f"he(gain={gain})"
+
+
+def _ignored(weight: Weight, gain: str) -> tuple[tuple[str, str], ...]:
+    """What a rule that does not know of a transposed convolution's stride draws."""
+    if weight.strides == 1:
+        return ()
+    words = (
+        f"one in {weight.strides} of the kernel's places reaches an output, and all were counted"
+    )
+    return ((f"he(gain={gain})", words),)
+
+
 def he_rule(layout: Layout, group: str = "weights", *mistakes: tuple[str, str]) -> Rule:
     """He's initialisation for every weight of a branch, or of a network without one; ``mistakes``
     are looked for before the usual ones."""
     scope = scope_of(layout)
-    targets = tuple(Target(w, "he", scope, (*mistakes, *MISTAKES)) for w in layout.hidden)
+    targets = tuple(
+        Target(w, _init(w, "sqrt(2)"), scope, (*_ignored(w, "sqrt(2)"), *mistakes, *MISTAKES))
+        for w in layout.hidden
+    )
     return Rule(group, "sqrt(2 / fan in)", targets)
 
 
@@ -38,7 +58,6 @@ def he(gain: str = "sqrt(2)") -> Recipe:
     """He initialisation; ``gain`` for other activations than ReLU, ``sqrt(2/(1+a**2))`` for a leaky
     one of slope a."""
     own = gain == "sqrt(2)"
-    init = "he" if own else f"he(gain={gain})"
     mistakes = (
         list(MISTAKES)
         if own
@@ -52,10 +71,11 @@ def he(gain: str = "sqrt(2)") -> Recipe:
     )
 
     def mistakes_of(weight: Weight) -> list[tuple[str, str]]:
+        ignored = _ignored(weight, gain)
         if weight.groups == 1:
-            return mistakes
+            return [*ignored, *mistakes]
         whole = f"normal(std={gain}/sqrt({weight.fan_out * weight.groups}))"
-        return [*mistakes, (whole, "of the fan out of all groups, as PyTorch counts it")]
+        return [*ignored, *mistakes, (whole, "of the fan out of all groups, as PyTorch counts it")]
 
     def plan(layout: Layout) -> Plan:
         heads = {weight.path for weight in layout.heads}
@@ -64,7 +84,9 @@ def he(gain: str = "sqrt(2)") -> Recipe:
         if own:
             law = "sqrt(2 / fan in)"
             doubt = derived_for(layout, ("relu", "leaky_relu"), "ReLU")
-        return of_every_layer(layout, weights, lambda _: init, law, mistakes_of, doubt=doubt)
+        return of_every_layer(
+            layout, weights, lambda w: _init(w, gain), law, mistakes_of, doubt=doubt
+        )
 
     return Recipe(
         "he",
@@ -79,7 +101,8 @@ def he(gain: str = "sqrt(2)") -> Recipe:
         (
             "fan in counts the kernel's places, and of a grouped convolution its own channels",
             "fan out keeps the gradient, fan in the state; torchvision's ResNets take fan out",
-            "the weight of a transposed convolution has its inputs first",
+            "the weight of a transposed convolution has its inputs first; one in s^2 of its places "
+            "reaches an output of stride s",
             "says nothing of sums: a residual stream without norms grows by a factor a branch",
         ),
         "He, Zhang, Ren and Sun, arXiv 1502.01852",

@@ -20,10 +20,11 @@ __all__ = ["held"]
 def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     """What the weights and the equations of a model say, without another pass."""
     found, parameters = headed(found, plan), dict(model.named_parameters())
-    weights = effective(model, parameters)
+    weights = effective(model, parameters, found)
+    kept = {path for path, one in found.computed.items() if one.reduced}
     for rule in plan.rules:
         if rule.targets:
-            yield rule_finding(rule, weights)
+            yield rule_finding(rule, parameters if rule.bare else weights, kept)
     if unseen := uncounted(found, plan):
         yield _unseen(unseen)
     yield from form_findings(found, plan.forms, parameters, once=plan.everywhere is None)

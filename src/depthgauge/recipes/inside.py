@@ -19,9 +19,12 @@ _CLOSE: Final = 1e-3
 _ORIGINAL: Final = ".original"
 
 
-def effective(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters, and in place of one that a weight is computed from, that weight."""
-    found = dict(parameters)
+def effective(
+    model: nn.Module, parameters: Mapping[str, Tensor], layout: Layout
+) -> dict[str, Tensor]:
+    """The parameters, and in place of one that a weight is computed from, that weight: by a
+    parametrisation, or by the model's own code in the pass of ``layout``."""
+    found = {**parameters, **{path: one.weight for path, one in layout.computed.items()}}
     for path in parameters:
         owner, made, name = path.removesuffix(_ORIGINAL).rpartition(".parametrizations.")
         if made and path.endswith(_ORIGINAL):
@@ -162,7 +165,10 @@ def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:
     if wrong:
         branch, form = wrong[0]
         asked = number_of(form.inlet or "1", scope_of(layout, branch))
-        why = f"'{branch.path}' takes {branch.inlet:.4g} of its input, expected {asked:.4g}"
+        takes = f"takes {branch.inlet:.4g} of its input"
+        if math.isnan(branch.inlet):
+            takes = "gives its layers its input by several numbers, or by none that could be read"
+        why = f"'{branch.path}' {takes}, expected {asked:.4g}"
         tables = [{words: text for text, words in form.inlet_mistakes} for _, form in wrong]
         named = [words for words in tables[0] if all(words in table for table in tables)]
         fitting = [
@@ -170,7 +176,13 @@ def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:
             for words in named
             if all(_enters(layout, b, t[words]) for (b, _), t in zip(wrong, tables, strict=True))
         ]
-        why += f": {', or '.join(fitting[:2])}" if fitting else ""
+        same = [(b, form) for b, form in rows if b.path == branch.path]
+        numbers = {number_of(form.inlet or "1", scope_of(layout, b)) for b, form in same}
+        if len(numbers) > 1 and len({b.inlet for b, _ in same}) == 1:
+            why += f": it runs {len(same)} times in a pass with the one number, where the recipe "
+            why += f"has {len(numbers)}"
+        elif fitting:
+            why += f": {', or '.join(fitting[:2])}"
     return Count(what, len(rows) - len(wrong), len(rows), why)
 
 

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import math
+
 from depthgauge.recipes.branches import index_of, refuse_plain
-from depthgauge.recipes.rules import Form, Plan, Recipe
+from depthgauge.recipes.rules import Count, Form, Plan, Recipe
 from depthgauge.trace.counted import Layout
 
 __all__ = ["LAYERNORM_SCALING"]
@@ -20,7 +22,28 @@ def _plan(layout: Layout) -> Plan:
         Form(norms={"in": ""}, inlet="1/sqrt(l)", inlet_mistakes=_mistakes(place))
         for place in index_of(layout)
     )
-    return Plan(forms=forms, final="")
+    return Plan(forms=forms, counts=(_final(layout),), final="")
+
+
+def _final(layout: Layout) -> Count:
+    """Heads in front of which the norm is scaled as that of a layer is; another number there, as
+    that of a tied head, is the head's own."""
+    depth = layout.blocks
+    numbers = {
+        depth: "the last layer's",
+        depth + 1: "that of one layer more",
+        layout.L: "that of the last branch",
+        layout.L + 1: "that of one branch more",
+    }
+    scaled = [
+        (w.path, words)
+        for w, number in zip(layout.heads, layout.outlets, strict=True)
+        for l, words in numbers.items()
+        if l > 1 and math.isclose(number, l**-0.5, rel_tol=1e-3)
+    ]
+    paths = tuple(dict.fromkeys(path for path, _ in scaled))
+    why = f"in front of '{scaled[0][0]}' stands {scaled[0][1]} number" if scaled else ""
+    return Count("final norms scaled as a layer's are", len(paths), 0, why)
 
 
 def _mistakes(place: str) -> tuple[tuple[str, str], ...]:

@@ -27,14 +27,20 @@ _MISTAKES = (
 )
 
 
+def _init(weight: Weight) -> str:
+    """Of a transposed convolution one in so many places of its kernel reaches an output."""
+    return "lecun" if weight.strides == 1 else f"lecun(gain=sqrt({weight.strides}))"
+
+
 def _mistakes(weight: Weight) -> tuple[tuple[str, str], ...]:
-    return _MISTAKES
+    ignored = ("lecun", "places of the kernel were counted that the stride leaves without an input")
+    return _MISTAKES if weight.strides == 1 else (ignored, *_MISTAKES)
 
 
 def _plan(layout: Layout) -> Plan:
     doubt = derived_for(layout, ("selu", "identity"), "SELU")
     law = "1 / sqrt(fan in)"
-    return of_every_layer(layout, layout.layers, lambda _: "lecun", law, _mistakes, doubt=doubt)
+    return of_every_layer(layout, layout.layers, _init, law, _mistakes, doubt=doubt)
 
 
 LECUN = Recipe(

@@ -29,7 +29,7 @@ LOGITS_MISTAKES = (
 def width_of(layout: Layout, title: str) -> int:
     """The one width of all branches. Raises NetworkError without a branch, or of several widths."""
     refuse_plain(layout, title)
-    widths = {b.weights[-1].turned[0] for b in layout.branches if b.weights}
+    widths = {branch.width for branch in layout.branches if branch.weights}
     if len(widths) != 1:
         raise NetworkError(
             f"the stream has the widths {', '.join(map(str, sorted(widths)))}, and {title} "
@@ -62,16 +62,17 @@ def _mistakes(weight: Weight) -> tuple[tuple[str, str], ...]:
     )
 
 
-def head_rule(layout: Layout, init: str, law: str) -> Rule:
+def head_rule(layout: Layout, init: str, law: str, tied: bool = False) -> Rule:
     """The weights of heads, whose variance is to be the same at every width; what a head shares
-    with an embedding is the embedding's."""
+    with an embedding is the embedding's, unless the recipe gives both the same (``tied``)."""
     mistakes = (
         (TORCH[0], f"{TORCH[1]}, which shrinks with the width"),
         ("lecun", "1 / sqrt(fan in), which shrinks with the width"),
         ("zeros", "zero"),
     )
     scope = scope_of(layout)
-    own = [w for w in layout.heads if w.fan_in and not w.looked_up and w.path not in layout.tables]
+    shared = {w.path for w in layout.heads if w.looked_up} | set(layout.tables)
+    own = [w for w in layout.heads if w.fan_in and (tied or w.path not in shared)]
     return Rule("weights of the head", law, tuple(Target(w, init, scope, mistakes) for w in own))
 
 

@@ -13,6 +13,7 @@ deviation of what it makes of N(0, 1):
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -59,19 +60,41 @@ def _plan(layout: Layout) -> Plan:
     heads = {weight.path for weight in layout.heads}
     inner = [w for branch in layout.branches for w in branch.weights if w.fan_in]
     outer = [w for w in layout.outside if w.fan_in and w.path not in heads]
+    within = [w for w in inner if w.follows and not w.first]
+    gained = [w for w in within if math.isclose(w.front, _gain(w), rel_tol=_SAMPLED)]
+    behind = 2 * len(gained) > len(within)
+    counts = [Count("norms", len(layout.norms), 0, "standardised weights take their place")]
+    if behind:
+        bare = [w.path for w in within if w not in gained]
+        why = f"in front of '{bare[0]}' there is none" if bare else ""
+        what = "layers behind an activation that its gain multiplies"
+        counts.append(Count(what, len(gained), len(within), why))
+    laws = _LAW_BEHIND if behind else _LAW
     return Plan(
         (
-            Rule("weights of branches", _LAW, tuple(_target(layout, w) for w in inner)),
-            Rule("weights before and beside them", _LAW, tuple(_target(layout, w) for w in outer)),
+            Rule("weights of branches", laws, tuple(_target(layout, w, behind) for w in inner)),
+            Rule(
+                "weights before and beside them",
+                laws,
+                tuple(_target(layout, w, behind) for w in outer),
+            ),
         ),
-        tuple(_forms(layout)),
-        (Count("norms", len(layout.norms), 0, "standardised weights take their place"),),
+        tuple(_forms(layout, behind)),
+        tuple(counts),
         silent=True,
         wakes={w.path: 1 for branch in reached(layout) for w in branch.weights},
     )
 
 
 _LAW = "standardised, gamma / sqrt(fan in)"
+_LAW_BEHIND = "standardised, 1 / sqrt(fan in), gamma behind the activations"
+#: How far a sampled gain, 1.7139589 for ReLU, may lie from the exact one.
+_SAMPLED = 1e-3
+
+
+def _gain(weight: Weight) -> float:
+    """That of the activation that it follows."""
+    return gains(weight.follows, weight.bend)[0] if weight.follows else 1.0
 
 
 def _refuse(layout: Layout) -> None:
@@ -94,8 +117,13 @@ def _refuse(layout: Layout) -> None:
 # ------------------------------------------------------------------------------- weights
 
 
-def _target(layout: Layout, weight: Weight) -> Target:
+def _target(layout: Layout, weight: Weight, behind: bool) -> Target:
+    """``behind``: the gain multiplies what the activation makes, as in the authors' code."""
     deviation, size = gains(weight.follows, weight.bend) if weight.follows else (1.0, 1.0)
+    if behind:
+        twice = (f"standardised(gain={deviation:.12g})", "the activation's gain counts twice")
+        others = (twice, *_PLAIN) if weight.follows else _PLAIN
+        return Target(weight, "standardised", scope_of(layout), others, raw="lecun")
     relu = weight.follows == "relu"
     gain = "sqrt(2/(1-1/pi))" if relu else f"{deviation:.12g}"
     wrong = "sqrt(2)" if relu else f"{size:.12g}"
@@ -109,28 +137,40 @@ def _target(layout: Layout, weight: Weight) -> Target:
             (f"standardised(gain={wrong})", words),
             (f"standardised(gain={deviation**2:.12g})", "the activation's gain counts twice"),
         ]
-    mistakes += [
-        ("standardised", "the activation's gain is missing"),
-        ("torch", "PyTorch's default, and not standardised"),
-        ("he", "He's initialisation, not standardised"),
-    ]
+    mistakes += [("standardised", "the activation's gain is missing"), *_PLAIN]
     init = f"standardised(gain={gain})" if weight.follows else "standardised"
     return Target(weight, init, scope_of(layout), tuple(mistakes), raw="lecun")
+
+
+_PLAIN = (
+    ("torch", "PyTorch's default, and not standardised"),
+    ("he", "He's initialisation, not standardised"),
+)
 
 
 # --------------------------------------------------------------------------------- forms
 
 
-def _forms(layout: Layout) -> list[Form]:
+def _forms(layout: Layout, behind: bool) -> list[Form]:
     """A form for each branch, with the blocks since the last transition: ``l - 1`` in an equation,
     which has none, and a number where a stage ends."""
     places = index_of(layout)
     staged = any(branch.projected for branch in layout.branches)
     since, forms = 0, []
     for k, (branch, l) in enumerate(zip(layout.branches, places, strict=True)):
-        forms.append(_form(branch, str(since) if staged else f"({l}-1)", k))
+        form = _form(branch, str(since) if staged else f"({l}-1)", k)
+        first = {_gain(w) for w in branch.weights if w.first}
+        if behind and len(first) == 1:  # which stands in front of the layers beside beta
+            form = _times(form, f"{first.pop():.12g}")
+        forms.append(form)
         since = (0 if branch.projected else since) + 1
     return forms
+
+
+def _times(form: Form, gain: str) -> Form:
+    mistakes = ((f"{gain}*({text})", words) for text, words in form.inlet_mistakes)
+    missing = (form.inlet or "1", "the activation's gain is missing")
+    return replace(form, inlet=f"{gain}*{form.inlet}", inlet_mistakes=(*mistakes, missing))
 
 
 def _beta(blocks: str) -> str:
@@ -193,8 +233,8 @@ NFNET = Recipe(
     ),
     "Brock, De and Smith, arXiv 2101.08692; Brock et al., arXiv 2102.06171",
     _plan,
-    judgement="gamma stands in the weights, as in timm, not behind the activation, as in the "
-    "authors' code; exact values, where theirs are sampled (1.71396 for ReLU). In an equation beta "
-    "stands in front of the activation and weights are standardised at the start alone; in a "
-    "module beta stands behind the activation: for ReLU the same",
+    judgement="gamma stands in the weights, as in timm, unless it stands behind the activations "
+    "already, as in the authors' code; exact values, where theirs are sampled (1.71396 for ReLU). "
+    "In an equation beta stands in front of the activation and weights are standardised at the "
+    "start alone; in a module beta stands behind the activation: for ReLU the same",
 )

@@ -50,7 +50,7 @@ def put_final(work: Work) -> set[str]:
             continue
         branches = [b for b in work.found.branches if b.stream == end.stream]
         own = [norm for norm in branches[-1].norms if norm.at == "stream"]
-        width = next((w.turned[0] for w in reversed(branches[-1].weights) if w.last), 1)
+        width = branches[-1].width
         axis, path = work.axis(branches[-1]), branches[-1].sum
         what = f"final {kind} put in"
         if own and work.leaf(own[-1].path) and work.found.runs[own[-1].path] == 1:
@@ -147,18 +147,22 @@ def _insert(work: Work, branch: Residual, at: str, kind: str) -> None:
         if branch.sum in work.normed:
             return  # of parallel branches, which share one sum
         work.normed.add(branch.sum)
-        width = work.leaving(last[-1])
+        width = branch.width
         work.wrap(branch.sum, lambda m: Left(m, norm_of(kind, width, axis)), what)
     elif at == "in":
-        norm = norm_of(kind, work.entering(first[0]), axis)
+        known = [work.entering(w) for w in first if w.fan_in]
+        norm = norm_of(kind, known[0] if known else branch.width, axis)
         for path in work.entrances(branch):
             work.wrap(path, lambda m: Entered(m, norm), what)
     elif last:
         path = last[-1].called
-        if path and at == "inner" and len({w.called for w in branch.weights}) == 1:
-            work.left.append(f"'{path}' is attention in one function: no norm can be put inside it")
+        inside = path and any(w.called == path and not w.last for w in branch.weights)
+        if inside and at == "inner":
+            attends = any(w.called == path and w.role for w in branch.weights)
+            what = "attention in one function" if attends else "several layers in one module"
+            work.left.append(f"'{path}' is {what}: no norm can be put inside it")
         elif at == "out":
-            width = work.leaving(last[-1])
+            width = branch.width
             work.wrap(path, lambda m: Left(m, norm_of(kind, width, axis)), what)
         else:
             width = work.entering(last[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from torch import nn
@@ -53,10 +53,11 @@ def _weigh(work: Work, branch: Residual, form: Form, skip: float, factor: float)
             f"no module returns the sum after '{branch.path}': its {whole} was not scaled"
         )
         return
-    if not math.isclose(ratio, 1):
-        work.end(branch, lambda m: Left(m, Times(ratio)), "branches scaled", ratio)
-    if skip != 1:
-        work.wrap(branch.sum, lambda m: Left(m, Times(skip)), "sums scaled", skip)
+    idle = math.isclose(ratio, 1)
+    work.end(branch, partial(_times, ratio), "branches scaled", ratio, idle)
+    if branch.sum:
+        scaled, idle = partial(_times, skip), math.isclose(skip, 1)
+        work.wrap(branch.sum, scaled, "sums scaled", skip, idle)
 
 
 def _learned(work: Work, branch: Residual, text: str, scope: Mapping[str, float]) -> None:
@@ -65,7 +66,7 @@ def _learned(work: Work, branch: Residual, text: str, scope: Mapping[str, float]
     if branch.learned:
         work.left.append(f"'{branch.path}' has a learned multiplier already")
         return
-    width = next((work.leaving(w) for w in reversed(branch.weights) if w.last), 1)
+    width = branch.width
     axis = work.axis(branch)
     work.end(
         branch,
@@ -82,17 +83,18 @@ def put_inlet(work: Work, branch: Residual, form: Form, text: str) -> None:
     number = number_of(text, scope_of(work.found, branch)) / branch.inlet
     if math.isnan(number):
         work.left.append(f"what enters '{branch.path}' could not be read: it was not scaled")
-    elif number != 1:
+    else:
+        what, idle = "branch inputs scaled", math.isclose(number, 1)
         stays = form.norms is None or "in" in form.norms
         front = [norm.path for norm in branch.norms if norm.at == "in" and stays]
         if len(front) == 1 and work.leaf(front[0]):
-            change: Callable[[nn.Module], nn.Module] = lambda m: Left(m, Times(number))  # noqa: E731
-            work.wrap(front[0], change, "branch inputs scaled", number)
+            work.wrap(front[0], partial(_times, number), what, number, idle)
             return
-        across = (w.called for w in branch.across if w.first)
-        what = "branch inputs scaled"
+        # Behind a norm in front of the branch it is no number of a skip that reads the state.
+        normed = "in" in (branch.norm_at if form.norms is None else form.norms)
+        across = () if normed else (w.called for w in branch.across if w.first)
         for path in dict.fromkeys((*work.entrances(branch), *across)):
-            work.wrap(path, lambda m: Entered(m, Times(number)), what, number)
+            work.wrap(path, partial(_timed_input, number), what, number, idle)
 
 
 def put_around(work: Work, row: Around) -> None:
@@ -107,12 +109,12 @@ def put_around(work: Work, row: Around) -> None:
             f"the layer of '{weight.path}' is no module of its own: its number was not put in"
         )
     else:
-        if not math.isclose(front, 1):
-            put_in: Callable[[nn.Module], nn.Module] = lambda m: Entered(m, Times(front))  # noqa: E731
-            work.wrap(weight.called, put_in, "inputs of layers scaled", front)
-        if not math.isclose(behind, 1):
-            put_on: Callable[[nn.Module], nn.Module] = lambda m: Left(m, Times(behind))  # noqa: E731
-            work.wrap(weight.called, put_on, "outputs of layers scaled", behind)
+        for number, put, what in (
+            (front, _timed_input, "inputs of layers scaled"),
+            (behind, _times, "outputs of layers scaled"),
+        ):
+            idle = math.isclose(number, 1)
+            work.wrap(weight.called, partial(put, number), what, number, idle)
 
 
 def _alone(work: Work, weight: Weight) -> bool:
@@ -132,6 +134,14 @@ def put_outlets(work: Work, text: str) -> None:
             work.left.append(f"the factor of the head '{head.path}' could not be read")
         elif not math.isclose(ratio, 1):
             work.wrap(head.called, partial(_timed, ratio), "heads scaled")
+
+
+def _times(number: float, module: nn.Module) -> nn.Module:
+    return Left(module, Times(number))
+
+
+def _timed_input(number: float, module: nn.Module) -> nn.Module:
+    return Entered(module, Times(number))
 
 
 def _timed(ratio: float, module: nn.Module) -> nn.Module:

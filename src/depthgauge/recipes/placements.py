@@ -142,16 +142,18 @@ def _lengths(layout: Layout) -> Rule:
     """What ScaleNorm's learned numbers begin with: the length of a state whose RMS is 1."""
     norms = [norm for branch in layout.branches for norm in branch.placed]
     norms += [norm for end in layout.ends for norm in end.norms]
-    widths = {n.gain: n.width for n in norms if n.kind == "scalenorm" and n.gain}
+    found = [n for n in norms if n.kind == "scalenorm" and n.gain]
+    starts = {n.gain: f"sqrt({n.width})" + f"/{n.times:.12g}" * (n.times != 1) for n in found}
     others = (
         ("constant(1)", "g begins at 1, as the gains of other norms do; here it is a length"),
     )
+    beside = ", over the fixed number behind it" if any(n.times != 1 for n in found) else ""
     return Rule(
         "gains of ScaleNorm",
-        "sqrt(d), d the width",
+        f"sqrt(d), d the width{beside}",
         tuple(
-            Target(Weight(path, (1,), 0, 0, False, False), f"constant(sqrt({width}))", {}, others)
-            for path, width in widths.items()
+            Target(Weight(path, (1,), 0, 0, False, False), f"constant({start})", {}, others)
+            for path, start in starts.items()
         ),
         vectors=True,
     )

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.rules import Group, Plan
+from depthgauge.trace.admission import uncompiled
 
 __all__ = ["grouped", "groups_held"]
 
@@ -29,8 +30,9 @@ def grouped(
     weight_decay: float | None = None,
     eps: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimiser: rates by the recipe; what no group names learns at ``lr``."""
-    named = dict(model.named_parameters())
+    """Groups for an optimiser: rates by the recipe; what no group names learns at ``lr``. Parts of
+    the model may have been compiled since the groups were named."""
+    named = dict(uncompiled(model).named_parameters())
     rows = [(group, [p for p in group.paths if p in named]) for group in groups]
     taken = {path for _, paths in rows for path in paths}
     rest = Group("all others", tuple(path for path in named if path not in taken))

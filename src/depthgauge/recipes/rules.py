@@ -71,13 +71,15 @@ class Target:
 @dataclass(frozen=True)
 class Rule:
     """A group of weights under one law, in words with its numbers. ``doubt``: what the law is not
-    derived for and was met. ``vectors``: it is of gains and numbers, of no weight layer."""
+    derived for and was met. ``vectors``: it is of gains and numbers, of no weight layer; ``bare``:
+    of parameters as they lie, whatever a module computes of them."""
 
     group: str
     law: str
     targets: tuple[Target, ...]
     doubt: str = ""
     vectors: bool = False
+    bare: bool = False
 
     @property
     def told(self) -> str:
@@ -260,7 +262,7 @@ class Recipe:
 def scope_of(layout: Layout, residual: Residual | None = None) -> dict[str, float]:
     """The symbols of a rule in this network: ``l`` is the branch's block, ``S`` no symbol of the
     language: branches of a stream are given as numbers."""
-    width = residual.weights[-1].turned[0] if residual and residual.weights else 1
+    width = residual.width if residual and residual.weights else 1
     return {
         "L": float(max(layout.L, 1)),
         "depth": float(max(layout.blocks, 1)),

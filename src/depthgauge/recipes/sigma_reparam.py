@@ -9,7 +9,7 @@ gamma a learned number that begins at 1: however large W becomes, the layer's ga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -91,39 +91,57 @@ def _put(model: nn.Module, batch: Any) -> str:
     return f"{words}; {len(own)} are parametrised already ('{own[0]}')" if own else words
 
 
+def _written(found: Layout, named: Mapping[str, Tensor], path: str) -> tuple[Tensor, Tensor] | None:
+    """Of a weight that the model's own code computes, a multiple of its parameter by a statistic of
+    that and one learned number: the number, and the weight. None of another."""
+    made = found.computed.get(path)
+    if made is None or not made.reduced or len(made.numbers) != 1:
+        return None
+    used, raw = made.weight.double(), named[path].detach().double()
+    times = float((used * raw).sum() / raw.square().sum().clamp_min(1e-300))
+    close = torch.allclose(used, times * raw, rtol=1e-2, atol=1e-3 * float(used.abs().max()))
+    return (named[made.numbers[0]].detach(), made.weight) if close else None
+
+
 def _norms(model: nn.Module, batch: Any) -> Sequence[Count]:
     """Which weights are reparametrised, with which numbers, and the norms that they have."""
-    places = _places(model, batch)
+    found, named = layout(model, batch), dict(model.named_parameters())
+    places = {place_of(weight): weight for weight in found.layers}
     bare, begun, off = [], [], []
     for (path, name), weight in places.items():
         module = model.get_submodule(path)
         own = getattr(module, "parametrizations", {})
         made = own[name][0] if name in own else None
-        if not isinstance(made, SigmaReparam):
+        if isinstance(made, SigmaReparam):
+            number = made.gamma.detach()
+            with torch.no_grad():
+                used = made.divided(own[name].original)
+        elif (given := _written(found, named, weight.path)) is not None:
+            number, used = given
+        else:
             bare.append(weight.path)
             continue
-        gamma = float(made.gamma.detach())
-        if abs(gamma - 1) > _TOLERANCE + rounding(made.gamma.dtype):
+        gamma = float(number)
+        if abs(gamma - 1) > _TOLERANCE + rounding(number.dtype):
             begun.append(f"that of '{weight.path}' is {gamma:.4g}")
-        with torch.no_grad():
-            used = made.divided(own[name].original)
-        norm = float(torch.linalg.matrix_norm(made._flat(used).double(), 2))
+        flat = used.detach().transpose(0, weight.axis).flatten(1)
+        norm = float(torch.linalg.matrix_norm(flat.double(), 2))
         # Where singular values lie close, a rounding moves the largest by all that it is.
         if abs(norm - abs(gamma)) > (_TOLERANCE + rounding(used.dtype)) * abs(gamma):
             off.append(f"'{weight.path}' has {norm:.4g} and gamma {gamma:.4g}")
     whole, there = len(places), len(places) - len(bare)
-    found = [
+    counts = [
         Count("weights divided by their spectral norm", there, whole,
               f"'{bare[0]}' is its own" if bare else "")
     ]  # fmt: skip
     if there:
-        found += [
+        counts += [
             Count("learned numbers gamma that begin at 1", there - len(begun), there,
                   begun[0] if begun else ""),
             Count("weights whose spectral norm is gamma", there - len(off), there,
                   off[0] if off else ""),
         ]  # fmt: skip
-    return found
+    return counts
 
 
 SIGMA_REPARAM = Recipe(

@@ -77,7 +77,7 @@ def factors(targets: Iterable[Target]) -> tuple[tuple[Weight, float], ...]:
 
 def width_of(branch: Residual) -> int:
     """The width of the stream that the branch adds to."""
-    return next((w.turned[0] for w in reversed(branch.weights) if w.last), 1)
+    return branch.width
 
 
 def embeddings(layout: Layout) -> tuple[Weight, ...]:

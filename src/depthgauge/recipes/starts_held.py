@@ -37,7 +37,7 @@ def behind_zero_heads(
     returned = any(end.returned for end in found.ends if end.stream == last)
     if not heads or heads & wakes.keys() or returned:
         return wakes
-    weights = effective(model, dict(model.named_parameters()))
+    weights = effective(model, dict(model.named_parameters()), found)
     if any(bool(weights[path].any()) for path in heads):
         return wakes
     return {path: first + 1 for path, first in wakes.items()}

@@ -44,7 +44,7 @@ def _plan(layout: Layout) -> Plan:
     why = f"'{bare[0].path}' is its own" if bare else ""
     count = Count("weights that are lengths times directions", len(normed), len(weights), why)
     return Plan(
-        (Rule("directions", "normal of standard deviation 0.05", targets),),
+        (Rule("directions", "normal of standard deviation 0.05", targets, bare=True),),
         counts=(count,),
         biased=tuple(weights),
     )

@@ -14,7 +14,7 @@ singular values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,8 +122,11 @@ class _Seen:
         return ""
 
 
-def rule_finding(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
-    """How many tensors of a group follow its law; of the others the mistake that explains them."""
+def rule_finding(
+    rule: Rule, parameters: Mapping[str, Tensor], kept: Collection[str] = ()
+) -> Finding:
+    """How many tensors of a group follow its law; of the others the mistake that explains them.
+    ``kept``: those that the model's own code brings to a law of its statistics at each pass."""
     seen = []
     for target in rule.targets:
         tensor = target.weight.part(parameters[target.weight.path])
@@ -144,7 +147,10 @@ def rule_finding(rule: Rule, parameters: Mapping[str, Tensor]) -> Finding:
         return Finding(rule.group, right, len(seen), said, _ratio(seen))
     if not wrong:
         once = sum(
-            s.target.raw != "" and ".parametrizations." not in s.target.weight.path for s in seen
+            s.target.raw != ""
+            and ".parametrizations." not in s.target.weight.path
+            and s.target.weight.path not in kept
+            for s in seen
         )
         said = f"{rule.group}: {rule.told}"
         said += (

@@ -44,22 +44,27 @@ class Work:
         change: Callable[[nn.Module], nn.Module],
         what: str,
         amount: object = None,
+        idle: bool = False,
     ) -> None:
         """Put a module around that of a path; one that runs several times in a pass, and so stands
-        in several branches, is changed once. ``amount``: the number that the change puts in."""
+        in several branches, is changed once. ``amount``: the number that the change puts in;
+        ``idle``: it is that which changes nothing, so that nothing is put, nor anything later."""
+        if not path:
+            if not idle:
+                self.left.append(
+                    f"not done ({what}): the weights belong to the model itself, and nothing can "
+                    f"be put around a part of it; give the branch a module of its own"
+                )
+            return
         if (path, what) in self.put:
             if self.put[path, what] != amount:
                 self.left.append(
-                    f"'{path}' runs in several branches, to which the recipe gives different "
-                    f"numbers ({what}): it has that of the first"
+                    f"'{path}' runs in several branches and holds one number, where the recipe "
+                    f"gives them different ones ({what}): it has that of the first"
                 )
             return
         self.put[path, what] = amount
-        if not path:
-            self.left.append(
-                f"not done ({what}): the weights belong to the model itself, and nothing can be "
-                f"put around a part of it; give the branch a module of its own"
-            )
+        if idle:
             return
         parent, _, name = path.rpartition(".")
         module = getattr(self.modules[parent], name)
@@ -85,20 +90,21 @@ class Work:
         change: Callable[[nn.Module], nn.Module],
         what: str,
         amount: object,
+        idle: bool = False,
     ) -> None:
         """Wrap the module that a branch ends with: its last norm, else its last layer."""
         outer = [norm.path for norm in branch.norms if norm.at == "out"]
         last = [w.called for w in branch.weights if w.last]
         if not last:
-            self.left.append(f"the last layer of '{branch.path}' was not found")
+            why = f"the last layer of '{branch.path}' was not found"
         elif f"{branch.within}.".startswith(f"{last[-1]}."):
-            self.left.append(
-                f"the last layer of '{branch.path}' is no module of its own: nothing was put "
-                f"behind it"
-            )
+            why = f"the last layer of '{branch.path}' is no module of its own: nothing was put "
+            why += "behind it"
         else:
             path = outer[-1] if outer and self.leaf(outer[-1]) else last[-1]
-            self.wrap(path, change, what, amount)
+            self.wrap(path, change, what, amount, idle)
+            return
+        self.left += [] if idle else [why]
 
     def entrances(self, branch: Residual) -> list[str]:
         """The modules that what enters the branch is given to: that of all its first layers, if the
@@ -112,10 +118,6 @@ class Work:
     def entering(self, weight: Weight) -> int:
         """Channels that enter the layer, of all groups."""
         return int(getattr(self.modules.get(weight.owner), "in_channels", weight.turned[1]))
-
-    def leaving(self, weight: Weight) -> int:
-        """Channels that leave the layer, of all groups."""
-        return int(getattr(self.modules.get(weight.owner), "out_channels", weight.turned[0]))
 
     def axis(self, branch: Residual) -> int:
         return -3 if any(len(w.shape) == 4 for w in branch.weights) else -1

@@ -371,13 +371,15 @@ def _row(
         try:
             known = dict(zip(seeds, built, strict=True)) if at == depth else {}
             networks = [known[s] if s in known else build(recipe, at, s) for s in stepped]
+            moved = [
+                functional_step(network.model, network.batch, seed, network.rates, network.norm)
+                for seed, network in zip(stepped, networks, strict=True)
+            ]
         except NetworkError as error:  # one layer alone may be what the rule leaves out
             reasons[f"updates at depth {at}"] = str(error)
             continue
-        for seed, network in zip(stepped, networks, strict=True):
-            moved = functional_step(network.model, network.batch, seed, network.rates, network.norm)
-            updates.setdefault(at, []).append(moved.all)
-            of_weights.setdefault(at, []).append(moved.weights)
+        updates[at] = [update.all for update in moved]
+        of_weights[at] = [update.weights for update in moved]
     first = built[0]
     row = replace(
         head,

@@ -47,12 +47,19 @@ def functional_step(
     rates: Mapping[str, float] | None = None,
     norm: bool = False,
 ) -> Update:
-    """The update in float64, of a copy; the model is left as it was. ``rates``: by parameter, 1 of
-    those that are not named.
+    """The update in float64, of a copy, and in float32 where a kernel of the model does not take
+    that; the model is left as it was. ``rates``: by parameter, 1 of those that are not named.
 
-    Raises NetworkError where the output is no tensor of real numbers that a gradient reaches.
+    Raises NetworkError where the output is no tensor of real numbers that a gradient reaches, or
+    where the model runs in neither.
     """
-    copied, given = converted(model, batch, torch.float64)
+    kind = torch.float64 if _runs(model, batch, torch.float64) == "" else torch.float32
+    if kind == torch.float32 and (why := _runs(model, batch, kind)):
+        raise NetworkError(
+            f"the model runs neither in float64 nor in float32 ({why}), so a step's change of its "
+            f"function cannot be measured"
+        )
+    copied, given = converted(model, batch, kind)
     rates = rates or {}
     named = [(name, p) for name, p in copied.named_parameters() if p.requires_grad]
     with quiet(), twice_differentiable(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
@@ -73,6 +80,18 @@ def functional_step(
         return Update(
             _moved([a for _, a in along], cotangent), _moved([a for m, a in along if m], cotangent)
         )
+
+
+def _runs(model: nn.Module, batch: Any, kind: torch.dtype) -> str:
+    """``""``, or why a copy of the model does not run in these numbers."""
+    copied, given = converted(model, batch, kind)
+    try:
+        with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            call(copied, given)
+    except Exception as error:
+        line = str(error).strip().partition("\n")[0]
+        return f"{type(error).__name__}: {line}"
+    return ""
 
 
 def _moved(along: Sequence[Tensor], cotangent: Tensor) -> float:
@@ -99,4 +118,4 @@ def _logits(output: Any, seed: int, norm: bool) -> Tensor:
         state = state / state.square().mean(-1, keepdim=True).sqrt()
     generator = torch.Generator().manual_seed(seed)
     head = torch.randn(CLASSES, width, generator=generator, dtype=torch.float64)
-    return state.reshape(-1, width) @ head.to(state.device).T / math.sqrt(width)
+    return state.reshape(-1, width) @ head.to(state).T / math.sqrt(width)

@@ -11,9 +11,9 @@ from torch.nn.parameter import is_lazy
 
 from depthgauge.errors import NetworkError
 from depthgauge.trace.batches import tensors
-from depthgauge.trace.inventory import Inventory
+from depthgauge.trace.inventory import COMPILED, Inventory
 
-__all__ = ["check", "unwrapped"]
+__all__ = ["check", "uncompiled", "unwrapped"]
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
@@ -23,17 +23,38 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             notes.append(f"the module inside {type(model).__name__} was measured, on one device")
             model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        elif isinstance(inner := getattr(model, COMPILED, None), nn.Module):
             notes.append("the compiled model ran uncompiled: hooks do not fire in compiled code")
             model = inner
         else:
             break
     every = list(model.modules())
-    if any("_orig_mod" in m._modules for m in every):
+    if any(COMPILED in m._modules for m in every):
         notes.append("compiled submodules ran uncompiled: hooks do not fire in compiled code")
     elif any(getattr(m, "_compiled_call_impl", None) for m in every):
         notes.append("modules compiled in place ran uncompiled: hooks do not fire in compiled code")
     return model, notes
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module inside such wrappers, of itself and of every part, so that its paths are those of
+    ``inventory``. The model is left as it was: a module that holds a wrapped part is stood in for
+    by a shallow one, which shares parameters and buffers with it."""
+    model, _ = unwrapped(model)
+    above = [m for m in model.modules() if any(COMPILED in part._modules for part in m.modules())]
+    shallow = {module: _shallow(module) for module in above if COMPILED not in module._modules}
+    for module in shallow.values():
+        for name, part in module._modules.items():
+            while part is not None and isinstance(inner := part._modules.get(COMPILED), nn.Module):
+                part = inner
+            module._modules[name] = part if part is None else shallow.get(part, part)
+    return shallow.get(model, model)
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    made = module.__new__(type(module))
+    made.__dict__.update(module.__dict__, _modules=dict(module._modules))
+    return made
 
 
 def check(held: Inventory, batch: Any) -> None:

@@ -21,7 +21,7 @@ from depthgauge.trace.running import Pass
 from depthgauge.trace.total import total_of
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["chain"]
+__all__ = ["chain", "kept"]
 
 
 @contextmanager
@@ -72,6 +72,17 @@ def chain(
             return total_of(outputs, found.output, batch, loss, seed, recorder.graph, recorder)[0]
 
         yield Chain(states, total, [t.detach() for _, t in tensors(found.output)])
+
+
+def kept(model: nn.Module, batch: Any, places: Sequence[int], before: Pass) -> dict[int, Tensor]:
+    """The tensors of the values ``places`` in another pass like ``before``; of none where that
+    calls other functions. The model is left as it was."""
+    graph = before.graph
+    with _again(model, batch, before, places, graph) as again:
+        if not alike(graph, again.graph, max(places, default=0)):
+            return {}
+        found = {i: again.kept(graph.places[i])[1] for i in places}
+        return {i: tensor for i, tensor in found.items() if tensor is not None}
 
 
 class _Opened:

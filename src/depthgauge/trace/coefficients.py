@@ -95,23 +95,24 @@ def _closed(roles: Roles, i: int, call: int) -> bool:
     return True
 
 
-def entering(roles: Roles, layer: int, begin: int) -> float:
+def entering(roles: Roles, layer: int, begin: int) -> tuple[float, int]:
     """The fixed number that stands between value ``begin`` and the weight layer ``layer``, behind
-    a norm if there is one; NaN where the way is no single path."""
-    number, i, open_ = 1.0, layer, True
+    a norm if there is one, and the value behind which it was looked for, that norm or ``begin``;
+    NaN where the way is no single path."""
+    number, i, start = 1.0, layer, begin
     for _ in range(len(roles.values)):
         below = _below(roles, i, begin)
         if below is None:
-            return math.nan
+            return math.nan, start
         value = roles.values[i]
-        if i != layer and open_:
-            open_ = roles.norm_of(i) is None
+        if i != layer and start == begin:
+            start = begin if roles.norm_of(i) is None else i
             if value.kind == "product" and not _is_learned(roles, value, below):
                 number *= fixed(value)
         if below == begin:
-            return number
+            return number, start
         i = below
-    return math.nan
+    return math.nan, start
 
 
 def _below(roles: Roles, i: int, low: int = 0) -> int | None:

@@ -9,12 +9,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from depthgauge.trace.bends import Bends
 from depthgauge.trace.second import Second
+
+if TYPE_CHECKING:
+    from depthgauge.trace.computed import Computed
 
 __all__ = ["End", "Layout", "Normed", "Residual", "Weight"]
 
@@ -26,10 +29,11 @@ class Weight:
     ``fan_in`` numbers enter each of ``fan_out`` (of a kernel, with its places); 0 where the
     function does not say. ``axis``: where its outputs lie; ``rows``: which of them are meant, all
     if None; ``stacked``: the fan out of all. ``groups`` of a convolution: its channels fall into so
-    many, and both fans are those within one. ``role``: query, key, value or output of attention,
-    else ``""``. ``last``: no weight layer stands between it and the sum, or the output.
-    ``first``: nor between it and what the branch begins with. ``shifted``: a learned number is
-    added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
+    many, and both fans are those within one. ``strides``, of a transposed convolution their
+    product: one in so many of ``fan_in`` reaches an output. ``role``: query, key, value or output
+    of attention, else ``""``. ``last``: no weight layer stands between it and the sum, or the
+    output. ``first``: nor between it and what the branch begins with. ``shifted``: a learned number
+    is added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
     without one. ``lengths``: that of the parameter that its directions are multiplied by (weight
     normalisation). ``looked_up``: an embedding reads the same numbers. ``follows``: the kind of the
     activation that enters it, ``""`` where the state or another layer does, ``bend`` its options.
@@ -50,6 +54,7 @@ class Weight:
     stacked: int = 0
     first: bool = False
     groups: int = 1
+    strides: int = 1
     bias: str = ""
     lengths: str = ""
     looked_up: bool = False
@@ -118,7 +123,7 @@ class Normed:
     channels it has, the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift),
     the axis of its channels from the right, and of an inner one whether what it gives enters a last
     weight layer of its branch as it is; ``offset``: the parameter that is added to it (``""``:
-    none)."""
+    none); ``times``: of a division by the length the fixed number behind it."""
 
     at: str
     kind: str
@@ -129,6 +134,7 @@ class Normed:
     axis: int = -1
     last: bool = False
     offset: str = ""
+    times: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -160,9 +166,11 @@ class Residual:
     it is made in. ``inlet``: the fixed number between the state (of a transition what the stream
     passes on to identity skips), or the norm in front, and the first weight layers, also those of a
     skip that has its own (NaN where they differ). ``across``: the weights of such a skip.
-    ``bent``: the stream passes an activation after the sum. ``leaks``: the learned number in front
-    of the branch is added to an identity skip as well. ``dropout``: its probability behind the last
-    weight layer, also where it is switched off. ``logits``: the fixed number that products of
+    ``bent``: the stream passes an activation after the sum. ``ended``: a learned number is added
+    behind the branch's last weight layer, or to the sum in front of such an activation.
+    ``leaks``: the learned number in front of the branch is added to an identity skip as well.
+    ``dropout``: its probability behind the last weight layer, also where it is switched off.
+    ``logits``: the fixed number that products of
     queries and keys are multiplied by (NaN without attention, or where it is not read), ``head``
     the features of a head, ``queries`` the module that makes queries and nothing else, ``""`` where
     none does, ``keys`` how many each query is held against, ``temperatures`` the learned numbers
@@ -173,7 +181,7 @@ class Residual:
     multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
     ``factor`` that multiplies the sum itself, on the way to what the stream passes on; ``outside``:
     the part of that which the module of the sum does not multiply by itself, behind the last sum
-    perhaps the head's.
+    perhaps the head's. ``width``: the channels of the sum.
     """
 
     stream: str
@@ -208,6 +216,8 @@ class Residual:
     behind: float = 1.0
     outside: float = 1.0
     place: int = 0
+    ended: bool = False
+    width: int = 1
 
     @property
     def projected(self) -> bool:
@@ -233,8 +243,9 @@ class Layout:
     each stream, the tables that embeddings look up, the weights of layers whose inputs could not be
     counted, the paths of all parameters, the fixed number around each head, the activations one by
     one, the tables whose rows attention averages beside its values (of relations), the second
-    streams beside post-norm ones, how often each module ran, by its path, and of each stream the
-    tables that what it begins with was made of."""
+    streams beside post-norm ones, how often each module ran, by its path, of each stream the
+    tables that what it begins with was made of, and by its parameter each weight that the model
+    computes at each pass."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -256,6 +267,7 @@ class Layout:
     second: tuple[Second, ...] = ()
     runs: Mapping[str, int] = field(default_factory=dict)
     begun: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    computed: Mapping[str, Computed] = field(default_factory=dict)
 
     @property
     def L(self) -> int:

@@ -7,8 +7,9 @@ from math import prod
 
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.graph import Value
+from depthgauge.trace.statistic import argument
 
-__all__ = ["TURNS", "bias_of", "fans_of", "groups_of", "lengths_of"]
+__all__ = ["TURNS", "bias_of", "fans_of", "groups_of", "lengths_of", "strides_of"]
 
 
 #: Functions that turn a matrix.
@@ -66,6 +67,17 @@ def groups_of(analysis: Analysis, value: Value, shape: tuple[int, ...]) -> int:
     if value.name.startswith("conv_transpose"):
         return max(value.shape[channel] // shape[1], 1)
     return max(analysis.graph.values[value.inputs[0]].shape[channel] // shape[1], 1)
+
+
+def strides_of(value: Value, shape: tuple[int, ...]) -> int:
+    """Of a transposed convolution the product of its strides: one in so many of a kernel's places
+    meets an input on its way to an output. 1 of another function."""
+    if not value.name.startswith("conv_transpose"):
+        return 1
+    given = argument(value, 3, ("stride",), 1)
+    axes = given if isinstance(given, tuple | list) else (given,)
+    axes = (*axes, *axes[-1:] * (len(shape) - 2 - len(axes)))  # one number is that of every axis
+    return prod(axes) if all(isinstance(a, int) for a in axes) else 1
 
 
 def bias_of(analysis: Analysis, value: Value, place: int) -> str:

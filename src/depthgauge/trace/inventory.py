@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor, nn
 
-__all__ = ["Inventory", "inventory"]
+__all__ = ["COMPILED", "Inventory", "inventory"]
+
+#: The name of what is inside the wrapper of a compiled module, which is no part of a path.
+COMPILED: Final = "_orig_mod"
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,6 @@ def inventory(model: nn.Module) -> Inventory:
     buffers: list[tuple[str, Tensor]] = []
     seen: set[int] = set()
     todo: list[tuple[str, nn.Module]] = [("", model)]
-    compiled = "_orig_mod"  # the wrapper of a compiled module, which is no part of a path
     while todo:
         path, module = todo.pop()
         if id(module) in seen:
@@ -43,7 +46,7 @@ def inventory(model: nn.Module) -> Inventory:
                 buffers.append((stem + name, buffer))
         if module._modules:
             todo += [
-                (path if name == compiled else stem + name, child)
+                (path if name == COMPILED else stem + name, child)
                 for name, child in reversed(module._modules.items())
                 if child is not None
             ]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import bends_of
+from depthgauge.trace.computed import computed
 from depthgauge.trace.counted import End, Layout, Weight
 from depthgauge.trace.fans import TURNS
 from depthgauge.trace.forms import Form, read_form, seen_form
@@ -42,7 +43,8 @@ def layout(model: nn.Module, batch: Any) -> Layout:
         passed = run(model, batch, None, readings)
         held = dict([*passed.held.parameters, *passed.held.buffers])
         analysis = analyse(passed.graph, readings, held)
-        return _laid_out(analysis, readings, dict(passed.held.parameters))
+        found = _laid_out(analysis, readings, dict(passed.held.parameters))
+        return replace(found, computed=computed(model, batch, passed, analysis))
 
 
 def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, Tensor]) -> Layout:
@@ -93,8 +95,10 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     )
     weights = [w for branch in found for w in branch.weights] + list(outside)
     biases = tuple(dict.fromkeys(weight.bias for weight in weights if weight.bias))
-    norms = [i for i in sorted(graph.live) if graph.values[i].kind == "norm"]
-    norms += [i for i in sorted(graph.live) if i not in norms and roles.norm_of(i) is not None]
+    # One of a weight alone is no norm of the network.
+    moving = [i for i in sorted(graph.live) if graph.values[i].data]
+    norms = [i for i in moving if graph.values[i].kind == "norm"]
+    norms += [i for i in moving if i not in norms and roles.norm_of(i) is not None]
     idle = [v.index for v in graph.values if v.kind == "norm" and v.data]
     idle = [i for i in idle if i not in graph.live]
     ends = [track.stream.links[-1].merge.value for track in analysis.tracks if track.stream.links]

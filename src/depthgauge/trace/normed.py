@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from math import prod
 
 from depthgauge.trace.analysis import Analysis
-from depthgauge.trace.coefficients import parameter_of
+from depthgauge.trace.coefficients import fixed, parameter_of
 from depthgauge.trace.counted import Normed
 from depthgauge.trace.forms import Form
 from depthgauge.trace.graph import Graph
-from depthgauge.trace.norms import spelled_axis, spelled_kind
+from depthgauge.trace.norms import lengthwise, spelled_axis, spelled_kind
 
 __all__ = ["normed", "numbers_behind"]
 
@@ -36,11 +38,37 @@ def normed(analysis: Analysis, i: int, at: str, form: Form) -> Normed:
     second = value.name in ("batch_norm", "group_norm") and len(value.shape) > 1
     axis = 1 - len(value.shape) if second else spelled_axis(analysis.roles, i)
     width = value.shape[axis] if value.shape else 1
-    if kind == "scalenorm" and not gain:  # multiplied before it divides
-        gain = next((path for j in value.inputs for path in numbers_behind(analysis, j)), "")
+    times = 1.0
+    if (inside := lengthwise(analysis.roles, i)) is not None:
+        times, one = _number_of(graph, i, inside)
+        kind, gain = ("scalenorm", one) if one else (kind, gain)
     bounded = kind in ("dyt", "derf") and value.inputs
     numbers = numbers_behind(analysis, value.inputs[0]) if bounded else ()
-    return Normed(at, kind, graph.path(i), gain, width, numbers, axis, offset=offset)
+    return Normed(at, kind, graph.path(i), gain, width, numbers, axis, offset=offset, times=times)
+
+
+def _number_of(graph: Graph, i: int, inside: Collection[int]) -> tuple[float, str]:
+    """Of a quotient by a length the fixed number behind it, and its one learned number: in front,
+    in the divisor (``inside``) or behind; ``""`` where it has none, or one for each channel."""
+    values, call, times = graph.values, graph.values[i].call, 1.0
+    learned = [values[j] for j in inside]
+    near = {call, graph.calls[call].parent}  # an equation's own stands around it
+    while True:
+        readers = [values[j] for j in graph.consumers[i] if values[j].kind in ("shape", "product")]
+        if len(readers) != 1 or readers[0].call not in near:
+            break
+        value = readers[0]
+        held = [p for p in (parameter_of(values, k) for k in value.inputs) if p is not None]
+        own = [p for p in held if value.call == call or p.path.endswith(".gain")]
+        if value.kind == "product" and not own:
+            if len(value.inputs) != 1 or math.isnan(number := fixed(value)):
+                break
+            times *= number
+        learned += own
+        i = value.index
+    found = {p.path for p in learned}
+    one = len(found) == 1 and all(prod(p.shape) == 1 for p in learned)
+    return times, found.pop() if one else ""
 
 
 def numbers_behind(analysis: Analysis, i: int) -> tuple[str, ...]:

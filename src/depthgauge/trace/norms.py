@@ -38,6 +38,7 @@ __all__ = [
     "bias_of",
     "by_length",
     "gained",
+    "lengthwise",
     "norm",
     "scalenorm",
     "shifted",
@@ -225,7 +226,7 @@ def spelled_kind(roles: Roles, i: int) -> str:
     if s is None:
         return ""
     if s.floor:
-        return "scalenorm" if s.length and s.axes == (len(roles.values[s.of].shape) - 1,) else ""
+        return "scalenorm" if s.length and _of_last(roles, s) else ""
     if not s.centred:
         return "rmsnorm"
     of = roles.values[s.of]
@@ -254,6 +255,23 @@ def spelled_axis(roles: Roles, i: int) -> int:
 def _of_images(s: Statistic, size: int) -> bool:
     """Whether a statistic is over the channels of images, (batch, channels, height, width)."""
     return s.axes == (1,) and size == 4
+
+
+def _of_last(roles: Roles, s: Statistic) -> bool:
+    return s.axes == (len(roles.values[s.of].shape) - 1,)
+
+
+def lengthwise(roles: Roles, i: int) -> tuple[int, ...] | None:
+    """Whether value ``i`` is divided by its length over the last axis, with or without an eps, in
+    the root or behind it: then the learned numbers in front of the quotient or in it, else None."""
+    value, sight = roles.values[i], Values(roles)
+    if value.name == "normalize":
+        s, factors = _normalised(sight, value), tuple[int, ...]()
+    else:
+        s, factors = _divisor(sight, value)
+    if s is None or s.centred or not _of_last(roles, s):
+        return None
+    return factors if math.isclose(s.factor, math.sqrt(s.count)) else None
 
 
 def by_length(roles: Roles, i: int) -> tuple[int, ...]:
@@ -309,9 +327,8 @@ def _divisor(region: Sight, value: Traced) -> tuple[Statistic | None, tuple[int,
     dividing = value.name in _QUOTIENTS
     left, right = value.inputs
     for x, by in ((left, right),) if dividing else ((left, right), (right, left)):
-        over, learned_over = (by, None) if dividing else _numerator(region, by)
+        over, learned_over, divides = _taken(region, by, dividing)
         s = statistic(region, over) if region.values[over].data else None
-        divides = dividing or learned_over is not None
         if s is None or not s.rooted or s.inverse == divides or not beside(region, by, x, s.axes):
             continue
         at = plain(region, x)
@@ -330,15 +347,22 @@ def _divisor(region: Sight, value: Traced) -> tuple[Statistic | None, tuple[int,
     return None, ()
 
 
-def _numerator(region: Sight, i: int) -> tuple[int, int | None]:
-    """What a learned number is divided by, and the number, as ScaleNorm's authors write ``g / |x|``
-    first; else value ``i`` and None."""
+def _taken(region: Sight, i: int, dividing: bool) -> tuple[int, int | None, bool]:
+    """A divisor (``dividing``) or a factor ``i`` without the one learned number that the whole is
+    multiplied by through it, that number, and whether what is left divides: ``g / |x|`` as
+    ScaleNorm's authors write it, ``x / (|x| / g)``, ``x * (g * (1 / |x|))``."""
     value = region.values[i]
-    if value.name in _QUOTIENTS and len(value.inputs) == 2:
-        learned, by = value.inputs
-        if region.values[learned].kind == "parameter" and region.values[by].data:
-            return by, learned
-    return i, None
+    if value.kind == "product" and len(value.inputs) == 2 and not value.options:
+        left, right = value.inputs
+        quotient = value.name in _QUOTIENTS
+        for learned, other in ((left, right), (right, left)):
+            if region.values[learned].kind != "parameter" or not region.values[other].data:
+                continue
+            if quotient and (learned == right) is dividing:
+                return other, learned, True
+            if not quotient and not dividing:
+                return other, learned, False
+    return i, None, dividing
 
 
 def _tidy(number: float) -> float:

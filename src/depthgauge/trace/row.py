@@ -10,7 +10,7 @@ from math import prod
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.coefficients import after_sum, entering, parameter_of
 from depthgauge.trace.counted import Normed, Residual, Weight
-from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of
+from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, strides_of
 from depthgauge.trace.forms import Form
 from depthgauge.trace.graph import Value
 from depthgauge.trace.heads import ROLES, crossing, normed_operands
@@ -47,22 +47,20 @@ class Row:
         """The residual branch that a link adds, of whose stream and block this region is.
         ``on_stream``: activations of the stream, which are no branch's own."""
         values, roles = self.analysis.graph.values, self.analysis.roles
-        skip = sorted(self.analysis.graph.ancestors([link.merge.skip], branch.begin))
-        across = replace(self, order=skip)
-        layers = [*self._entered(branch.begin), *across._entered(branch.begin)]
-        inlets = {entering(roles, i, branch.begin) for i in layers}
-        inlet = inlets.pop() if len(inlets) == 1 else math.nan
+        skip = self.analysis.graph.ancestors([link.merge.skip], branch.begin) - {branch.begin}
+        across = replace(self, order=sorted(skip))
+        inlet = self._inlet(across, branch.begin)
         after = self.analysis.graph.ancestors([link.after], link.merge.value) - {link.merge.value}
         # Also those that a module spells out in several functions.
         own = set(self.order).difference(on_stream)
         bent = [values[i] for i in sorted(own) if i in self.readings.activations]
-        scored = logits(roles, self.parts, self.order)
+        scored, weights = logits(roles, self.parts, self.order), self.weights(branch.begin)
         return Residual(
             stream,
             block,
             branch.path,
             branch.m,
-            self.weights(branch.begin),
+            weights,
             branch.norm_at,
             self._norms(link, form),
             tuple(self.analysis.graph.path(value.index) for value in bent),
@@ -92,7 +90,20 @@ class Row:
             scored=self._scored(),
             behind=after_sum(roles, link.after, link.merge.value),
             outside=after_sum(roles, link.after, link.merge.value, outside=True),
+            ended=self._ended(branch.terms, link.merge.value, after),
+            width=_width(weights, values[link.merge.value].shape),
         )
+
+    def _inlet(self, across: Row, begin: int) -> float:
+        """The one number in front of all first layers of the branch, and of those of a skip that
+        are given what they are given; NaN of several. What a skip's layer reads of the state itself
+        is nothing of a branch that reads a norm."""
+        roles = self.analysis.roles
+        own = [entering(roles, i, begin) for i in self._entered(begin)]
+        starts = {start for _, start in own}
+        beside = [entering(roles, i, begin) for i in across._entered(begin)]
+        numbers = {number for number, start in (*own, *beside) if start in starts or not own}
+        return numbers.pop() if len(numbers) == 1 else math.nan
 
     def _scored(self) -> tuple[tuple[str, str, int], ...]:
         """Role, kind and width of the norms between projections and the products of attention."""
@@ -142,6 +153,24 @@ class Row:
                     found += [value.path] if value.kind == "parameter" else []
                     todo += value.inputs if value.kind == "shape" else ()
         return tuple(found)
+
+    def _ended(self, terms: Sequence[int], total: int, after: Collection[int]) -> bool:
+        """Whether a learned number is added behind the last weight layers, or to the sum, in front
+        of the first of the activations ``after`` it."""
+        analysis, roles = self.analysis, self.analysis.roles
+        todo = [i for i in terms if i in self.order]
+        found = {total, *todo}
+        for i in sorted(analysis.graph.ancestors([total], min(todo, default=0)) - {total}):
+            if not found.isdisjoint(roles.flow[i]):
+                found.add(i)  # between the branch's terms and the sum
+        for i in sorted(after):
+            if i not in self.readings.activations and not found.isdisjoint(roles.flow[i]):
+                found.add(i)  # behind the sum
+        for i in todo:  # down to the layers
+            below = [] if roles.layers(i) else [j for j in roles.flow[i] if j in self.order]
+            todo += [j for j in below if j not in todo]
+        values = (analysis.graph.values[i] for i in found | set(todo))
+        return any(value.kind == "sum" and _has_number(analysis, value) for value in values)
 
     def _dropout(self, terms: Sequence[int]) -> float:
         """Of the dropout between the last weight layer and the sum."""
@@ -275,6 +304,7 @@ class Row:
         found = replace(
             found,
             groups=groups,
+            strides=strides_of(value, shape),
             bias=bias_of(self.analysis, value, place),
             looked_up=path in self.tables,
             called=self.analysis.graph.path(value.index),
@@ -327,6 +357,19 @@ class Row:
         while values[i].kind in ("shape", "drop") and values[i].inputs:
             i = values[i].inputs[0]
         return values[i].kind in ("attend", "contract") and roles.layers(i) == 2
+
+
+def _width(weights: Sequence[Weight], shape: tuple[int, ...]) -> int:
+    """The channels of a sum of this shape: what leaves the last of the layers that ends on one of
+    its axes of channels, the second of kernels; else the last axis, as behind experts, whose
+    weights lie in one stack."""
+    if not shape:
+        return 1
+    channels = {shape[-1]}
+    if len(shape) > 2 and any(len(w.shape) > 2 and w.fan_in for w in weights):
+        channels.add(shape[1])
+    ends = (w.turned[0] for w in reversed(weights) if w.last and w.fan_in)
+    return next((out for out in ends if out in channels), shape[-1])
 
 
 def _of_attention(whole: Weight, place: int, parts: int) -> list[Weight]:
