@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthgauge.instruments.spectrum import GradedProduct, effective_ranks, log_singular_values
+from depthgauge.instruments.spectrum import GradedProducts, effective_ranks, log_singular_values
 from depthgauge.sites import FloatArray
 
 
 def logs_of(factors: list[FloatArray]) -> FloatArray:
     """Of ``J_1^T ... J_D^T`` for factors ``J_1 ... J_D``, taken in from the last."""
-    product = GradedProduct.identity(factors[-1].shape[0])
+    product = GradedProducts.identity(1, factors[-1].shape[0])
     for factor in reversed(factors):
         product = product.times(factor.T @ product.u)
-    return product.log_singular_values()
+    logs: FloatArray = product.log_singular_values()[0]
+    return logs
 
 
 def exact(factors: list[FloatArray], digits: int) -> FloatArray:
@@ -183,6 +184,6 @@ def test_many_rows_that_lean_a_little_add_up() -> None:
 
 def test_the_direction_of_a_repeated_column_is_nobodys() -> None:
     """The first and the last column are one; the noise beside it is the way of the second."""
-    product = GradedProduct.identity(3).times(np.array([[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]))
-    whole = product.u @ np.diag(np.exp(product.logs)) @ product.t
+    product = GradedProducts.identity(1, 3).times(np.array([[[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]]))
+    whole = product.u[0] @ np.diag(np.exp(product.logs[0])) @ product.t[0]
     assert whole == pytest.approx(np.array([[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]), abs=1e-14)
