@@ -135,6 +135,31 @@ def test_products_of_any_rank_keep_their_norm(size: int, rank: int, count: int, 
     assert np.exp(2 * logs).sum() == pytest.approx((whole**2).sum(), rel=1e-9, abs=1e-12)
 
 
+def test_examples_at_once_are_examples_alone() -> None:
+    """Beside one of NaN, one with two equal columns, one of zeros, while the width changes."""
+    generator = np.random.default_rng(0)
+    factors = [generator.standard_normal((5, *shape)) for shape in [(9, 7), (7, 9)] * 3]
+    factors[1][1, 0, 0] = math.nan
+    factors[4][2, :, 1] = factors[4][2, :, 0]
+    factors[3][3] = 0.0
+    product = GradedProducts.identity(5, 7)
+    for factor in factors:
+        product = product.times(factor @ product.u)
+    found = product.log_singular_values()
+    assert np.isnan(found[1]).all()
+    assert (found[3] == -math.inf).all()
+    for i in (0, 2, 4):
+        whole = np.linalg.multi_dot([factor[i] for factor in reversed(factors)])
+        wanted = np.linalg.svd(whole, compute_uv=False)
+        rank = 6 if i == 2 else 7
+        assert np.exp(found[i, :rank]) == pytest.approx(wanted[:rank], rel=1e-9)
+        assert (found[i, rank:] < found[i, 0] - 25).all()
+        alone = GradedProducts.identity(1, 7)
+        for factor in factors:
+            alone = alone.times(factor[i : i + 1] @ alone.u)
+        assert found[i] == pytest.approx(alone.log_singular_values()[0], abs=1e-12)
+
+
 def test_nan_is_a_finding() -> None:
     bad = np.eye(3)
     bad[1, 1] = math.nan
