@@ -105,11 +105,12 @@ def publish(name: str, title: str, parts: Sequence[str], rounds: int) -> None:
     kernel = os.environ.get("OPENBLAS_CORETYPE")
     name = f"{name}-{kernel.lower()}" if kernel else name
     versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "numpy"))
+    load = f", load average {os.getloadavg()[1]:.1f} at the end" if os.name == "posix" else ""
     blas = f"OPENBLAS_CORETYPE {kernel or 'unset'}"
     where = (
         f"{date.today()}, {processor()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, {versions}, {blas}. Medians of {rounds} rounds by turns, "
-        f"in brackets the smallest and the largest."
+        f"{platform.python_version()}, {versions}, {blas}{load}. Medians of {rounds} rounds by "
+        f"turns, in brackets the smallest and the largest."
     )
     text = "\n\n".join([f"# {title}", where, *parts]) + "\n"
     print(text)
