@@ -35,6 +35,14 @@ def by_turns(
     rounds: int = 9,
 ) -> dict[str, list[float]]:
     """Seconds of each job in each round: the median of ``CALLS`` after one that is not counted."""
+    return clocked(jobs, rounds)[0]
+
+
+def clocked(
+    jobs: Mapping[str, tuple[Callable[..., object], tuple[Any, ...]]],
+    rounds: int = 9,
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """``by_turns``, and beside it the processor's own seconds, which leave out what others had."""
     context = multiprocessing.get_context("spawn")
     workers: dict[str, tuple[Connection, Any]] = {}
     for name, (function, arguments) in jobs.items():
@@ -43,26 +51,30 @@ def by_turns(
         process.start()
         workers[name] = here, process
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    of_processor: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, (pipe, _process) in workers.items():
             time.sleep(PAUSE)
             pipe.send(True)
-            seconds[name].append(pipe.recv())
+            taken, used = pipe.recv()
+            seconds[name].append(taken)
+            of_processor[name].append(used)
     for pipe, process in workers.values():
         pipe.send(False)
         process.join()
-    return seconds
+    return seconds, of_processor
 
 
 def _serve(pipe: Connection, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     while pipe.recv():
         function(*arguments)  # memory that lay idle while the others ran is fetched back
-        taken = []
+        taken, used = [], []
         for _ in range(CALLS):
-            start = time.perf_counter()
+            start, before = time.perf_counter(), time.process_time()
             function(*arguments)
+            used.append(time.process_time() - before)
             taken.append(time.perf_counter() - start)
-        pipe.send(median(taken))
+        pipe.send((median(taken), median(used)))
 
 
 def median(values: Sequence[float]) -> float:
@@ -93,11 +105,12 @@ def publish(name: str, title: str, parts: Sequence[str], rounds: int) -> None:
     kernel = os.environ.get("OPENBLAS_CORETYPE")
     name = f"{name}-{kernel.lower()}" if kernel else name
     versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "numpy"))
+    load = f", load average {os.getloadavg()[1]:.1f} at the end" if os.name == "posix" else ""
     blas = f"OPENBLAS_CORETYPE {kernel or 'unset'}"
     where = (
         f"{date.today()}, {processor()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, {versions}, {blas}. Medians of {rounds} rounds by turns, "
-        f"in brackets the smallest and the largest."
+        f"{platform.python_version()}, {versions}, {blas}{load}. Medians of {rounds} rounds by "
+        f"turns, in brackets the smallest and the largest."
     )
     text = "\n\n".join([f"# {title}", where, *parts]) + "\n"
     print(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -13,11 +14,15 @@ from torch import Tensor, nn
 from depthgauge import probing
 from depthgauge.arguments import HEAVY
 from depthgauge.errors import SpecificationError
+from depthgauge.instruments.spectrum import GradedProducts
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.measurement import measure
+from depthgauge.network.chain import Chain
 from depthgauge.network.draws import INPUT, draws
+from depthgauge.network.module import EquationNetwork
 from depthgauge.network.spec import Network
 from depthgauge.profile import Profile
+from depthgauge.sites import FloatArray
 
 RESIDUAL = Network("h + a*W2(tanh(W1(rmsnorm(h))))", 5, 6, scalars={"a": "1/sqrt(L)"})
 
@@ -135,6 +140,56 @@ def test_spectra_of_a_module_are_those_of_dense_jacobians() -> None:
     model, x = stack(), torch.randn(3, 5, dtype=torch.float64)
     profile = measure(model, x, instruments="spectrum,blocks", effort=Effort(examples=3))
     assert_spectra(profile, model, list(x))
+
+
+@pytest.mark.parametrize(("apart", "right"), [(1e6, True), (1e300, False)])
+def test_a_steep_network_of_several_examples(
+    apart: float, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the product in arithmetic of 200 digits; with stretches that may lose every digit
+    the same numbers are wrong."""
+    monkeypatch.setattr("depthgauge.instruments.spectra._APART", apart)
+    passes, together = [], []
+    pull, take = Chain.pull_through, GradedProducts.times
+
+    def pulling(chain: Chain, later: int, earlier: Sequence[int], u: Tensor) -> list[Tensor]:
+        passes.append(u)
+        return pull(chain, later, earlier, u)
+
+    def taking(products: GradedProducts, columns: FloatArray) -> GradedProducts:
+        together.append(len(columns))
+        return take(products, columns)
+
+    monkeypatch.setattr(Chain, "pull_through", pulling)
+    monkeypatch.setattr(GradedProducts, "times", taking)
+    depth, width = 60, 12
+    network = Network("tanh(W(h))", depth, width)
+    profile = measure(
+        network, 3, dtype="float64", instruments="spectrum", effort=Effort(examples=3, sites=3)
+    )
+    model = network.module(0, torch.float64)
+    assert isinstance(model, EquationNetwork)
+    x = torch.from_numpy(draws("keyed", 0).source(INPUT, "input").normal(3 * width)).double()
+    each: dict[int, list[list[float]]] = {0: [], 30: []}
+    for example in x.reshape(3, width):
+        h, blocks = example[None], []
+        for block in model.blocks:
+            blocks.append(torch.func.jacrev(block)(h).reshape(width, width).tolist())
+            h = block(h).detach()
+        with mpmath.workdps(200):
+            whole = mpmath.eye(width)
+            for k in range(depth, 0, -1):
+                whole = whole * mpmath.matrix(blocks[k - 1])
+                if k - 1 in each:
+                    values = mpmath.svd_r(whole, compute_uv=False)
+                    logs = sorted((float(mpmath.log(v)) for v in values), reverse=True)
+                    each[k - 1].append(logs)
+    assert min(logs[0] - logs[-1] for logs in each[0]) > 100
+    vectors = profile.vectors["log_singular_values"]
+    for row, wanted in zip(sorted(vectors), each.values(), strict=True):
+        assert (abs(vectors[row][0] - np.mean(wanted, axis=0)).max() < 1e-9) == right
+    # Some stretches were too long at first, and a nearer state of the same pass was taken.
+    assert (together.count(3) > len(passes)) == right
 
 
 def test_a_head_that_keeps_few_directions_leaves_the_blocks_their_own() -> None:

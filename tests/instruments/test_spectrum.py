@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthgauge.instruments.spectrum import GradedProduct, effective_ranks, log_singular_values
+from depthgauge.instruments.spectrum import GradedProducts, effective_ranks, log_singular_values
 from depthgauge.sites import FloatArray
 
 
 def logs_of(factors: list[FloatArray]) -> FloatArray:
     """Of ``J_1^T ... J_D^T`` for factors ``J_1 ... J_D``, taken in from the last."""
-    product = GradedProduct.identity(factors[-1].shape[0])
+    product = GradedProducts.identity(1, factors[-1].shape[0])
     for factor in reversed(factors):
         product = product.times(factor.T @ product.u)
-    return product.log_singular_values()
+    logs: FloatArray = product.log_singular_values()[0]
+    return logs
 
 
 def exact(factors: list[FloatArray], digits: int) -> FloatArray:
@@ -134,6 +135,31 @@ def test_products_of_any_rank_keep_their_norm(size: int, rank: int, count: int, 
     assert np.exp(2 * logs).sum() == pytest.approx((whole**2).sum(), rel=1e-9, abs=1e-12)
 
 
+def test_examples_at_once_are_examples_alone() -> None:
+    """Beside one of NaN, one with two equal columns, one of zeros, while the width changes."""
+    generator = np.random.default_rng(0)
+    factors = [generator.standard_normal((5, *shape)) for shape in [(9, 7), (7, 9)] * 3]
+    factors[1][1, 0, 0] = math.nan
+    factors[4][2, :, 1] = factors[4][2, :, 0]
+    factors[3][3] = 0.0
+    product = GradedProducts.identity(5, 7)
+    for factor in factors:
+        product = product.times(factor @ product.u)
+    found = product.log_singular_values()
+    assert np.isnan(found[1]).all()
+    assert (found[3] == -math.inf).all()
+    for i in (0, 2, 4):
+        whole = np.linalg.multi_dot([factor[i] for factor in reversed(factors)])
+        wanted = np.linalg.svd(whole, compute_uv=False)
+        rank = 6 if i == 2 else 7
+        assert np.exp(found[i, :rank]) == pytest.approx(wanted[:rank], rel=1e-9)
+        assert (found[i, rank:] < found[i, 0] - 25).all()
+        alone = GradedProducts.identity(1, 7)
+        for factor in factors:
+            alone = alone.times(factor[i : i + 1] @ alone.u)
+        assert found[i] == pytest.approx(alone.log_singular_values()[0], abs=1e-12)
+
+
 def test_nan_is_a_finding() -> None:
     bad = np.eye(3)
     bad[1, 1] = math.nan
@@ -183,6 +209,6 @@ def test_many_rows_that_lean_a_little_add_up() -> None:
 
 def test_the_direction_of_a_repeated_column_is_nobodys() -> None:
     """The first and the last column are one; the noise beside it is the way of the second."""
-    product = GradedProduct.identity(3).times(np.array([[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]))
-    whole = product.u @ np.diag(np.exp(product.logs)) @ product.t
+    product = GradedProducts.identity(1, 3).times(np.array([[[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]]))
+    whole = product.u[0] @ np.diag(np.exp(product.logs[0])) @ product.t[0]
     assert whole == pytest.approx(np.array([[3.0, 2, 3], [1, 1, 1], [0, 0, 0]]), abs=1e-14)

@@ -27,9 +27,9 @@ from torch import Tensor
 from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.jacobians import end, narrow
 from depthgauge.instruments.leading import Ends, Leading, ranks, subspace
-from depthgauge.instruments.spectrum import GradedProduct, effective_ranks
+from depthgauge.instruments.spectrum import GradedProducts, effective_ranks
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
-from depthgauge.network.chain import Chain
+from depthgauge.network.chain import Chain, Kept
 from depthgauge.sites import FloatArray
 
 __all__ = ["BLOCKS", "SPECTRUM", "blocks", "spectra"]
@@ -55,6 +55,10 @@ _ASKED = 8
 #: Blocks between two QR decompositions: before the first, which says how far apart they leave the
 #: columns, and at most.
 _FIRST, _MOST = 4, 64
+#: States of one backward pass whose columns are kept, should the last of them lean too far.
+_KEPT = 4
+#: How much the blocks before the last stretch count for the next one's length.
+_FADING = 0.75
 
 
 @contextmanager
@@ -134,8 +138,9 @@ def blocks(subject: Subject, effort: Effort) -> Found:
             return found
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
-            bases = [np.eye(chain.states[k].size) for _ in chosen]
-            pulled = _pulled(chain, k, k - 1, chosen, bases)
+            bases = np.tile(np.eye(chain.states[k].size), (len(chosen), 1, 1))
+            (back,) = _pulled(chain, k, [k - 1], chosen, bases)
+            pulled = _columns(chain.states[k - 1], back, chosen)
             each = np.array([_values(columns) for columns in pulled])
             row, ends = subject.rows[k], each.mean(axis=0)
             found.put("block_gain", row, ends[0])
@@ -256,23 +261,35 @@ def _exact(
     columns of one QR decomposition well apart."""
     last, top = len(chain), chain.states[-1]
     wanted = sorted({last - i for i in _spaced(last + 1, effort.sites)} - {last} | {0})
-    products = [GradedProduct.identity(top.size) for _ in chosen]
+    products = GradedProducts.identity(len(chosen), top.size)
     apart = math.log(_APART if chain.dtype == torch.float64 else 10.0)
-    each: dict[int, list[FloatArray]] = {}
+    each: dict[int, FloatArray] = {}
     k, together = last, _FIRST
+    blocks = leaned = 0.0  # of the stretches so far, the last ones most
     while k > 0:
         effort.check(last - k, last)
-        low = max(k - together, max(w for w in wanted if w < k))
-        pulled = _pulled(chain, k, low, chosen, [product.u for product in products])
-        taken = [product.times(columns) for product, columns in zip(products, pulled, strict=True)]
-        lean = max(product.lean for product in taken)
-        fitting = int(apart * (k - low) / max(lean, 1e-6))
-        if lean > apart and k - low > 1:  # too many digits were lost: fewer blocks again
-            together = max(1, min(fitting, (k - low) // 2))
+        longest = min(together, k - max(w for w in wanted if w < k))
+        lengths = sorted({-(-longest * i // _KEPT) for i in range(1, _KEPT + 1)})
+        pulled = _pulled(chain, k, [k - n for n in lengths], chosen, products.u)
+        while True:
+            length = lengths.pop()
+            columns = _columns(chain.states[k - length], pulled.pop(), chosen)
+            taken = products.times(columns)
+            lean = max(float(taken.lean.max()), 1e-6)
+            if lean <= apart or not lengths:
+                break
+            fitting = int(apart * length / lean)  # too many digits were lost: fewer blocks
+            while len(lengths) > 1 and lengths[-1] > fitting:
+                lengths.pop()
+                pulled.pop()
+        if lean > apart and length > 1:
+            together = max(1, min(int(apart * length / lean), length // 2))
             continue
-        products, k, together = taken, low, min(_MOST, max(1, fitting))
+        products, k = taken, k - length
+        blocks, leaned = _FADING * blocks + length, _FADING * leaned + lean
+        together = min(_MOST, max(1, int(apart * blocks / leaned)))
         if k in wanted:
-            each[k] = [product.log_singular_values() for product in products]
+            each[k] = products.log_singular_values()
     for k in sorted(each):
         _put_ranks(found, rows[k], each[k])
         found.vectors.setdefault("log_singular_values", {})[rows[k]] = np.mean(each[k], axis=0)
@@ -289,7 +306,7 @@ def _exact(
     }
 
 
-def _put_ranks(found: Found, row: int, logs: Sequence[FloatArray]) -> None:
+def _put_ranks(found: Found, row: int, logs: FloatArray) -> None:
     ranks = [effective_ranks(one) for one in logs]
     for key, name in _RANKS.items():
         found.put(name, row, float(np.mean([rank[key] for rank in ranks])))
@@ -305,19 +322,22 @@ def _spread(values: Sequence[float] | FloatArray) -> dict[str, Any]:
 
 
 def _pulled(
-    chain: Chain, k: int, low: int, examples: Sequence[int], bases: Sequence[FloatArray]
-) -> list[FloatArray]:
-    """``J_(low->k)^T U`` of each example: ``(n_k, r) -> (n_low, r)``."""
-    top, to = chain.states[k], chain.states[low]
-    rank = max(u.shape[1] for u in bases)
-    vectors = torch.zeros(rank, top.examples, top.size, dtype=chain.dtype, device=chain.device)
-    for example, u in zip(examples, bases, strict=True):
-        vectors[: u.shape[1], example] = torch.from_numpy(u.T.copy()).to(vectors)
-    back = to.rows(chain.pull(k, low, top.spread(vectors)))
-    return [
-        back[: u.shape[1], example].double().cpu().numpy().T
-        for example, u in zip(examples, bases, strict=True)
-    ]
+    chain: Chain, k: int, lows: Sequence[int], examples: Sequence[int], bases: FloatArray
+) -> list[Tensor]:
+    """``J_(low->k)^T U`` at each of these states, ``(r, *shape of low)``; ``U`` (E, n_k, r) are of
+    these examples."""
+    top, numbers = chain.states[k], torch.from_numpy(bases).permute(2, 0, 1)
+    vectors = torch.zeros(
+        len(numbers), top.examples, top.size, dtype=chain.dtype, device=chain.device
+    )
+    vectors[:, examples] = numbers.to(vectors)
+    return chain.pull_through(k, lows, top.spread(vectors))
+
+
+def _columns(state: Kept, back: Tensor, examples: Sequence[int]) -> FloatArray:
+    """What was pulled to a state, of E examples: ``(r, *shape) -> (E, n, r)``."""
+    columns: FloatArray = state.rows(back)[:, examples].double().cpu().numpy().transpose(1, 2, 0)
+    return columns
 
 
 def _coupled(chain: Chain) -> bool:

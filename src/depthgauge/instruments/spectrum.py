@@ -21,7 +21,9 @@ Effective ranks of singular values ``sigma_1 >= ... >= sigma_n``:
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +31,7 @@ import numpy.typing as npt
 
 from depthgauge.sites import FloatArray
 
-__all__ = ["LOST", "GradedProduct", "effective_ranks", "log_singular_values"]
+__all__ = ["LOST", "GradedProducts", "effective_ranks", "log_singular_values"]
 
 #: A direction is lost when it is this factor below the best.
 LOST = 10.0
@@ -46,56 +48,72 @@ _FLAT = 1e4
 
 
 @dataclass(frozen=True)
-class GradedProduct:
-    """``P``: ``u`` (n, r), ``logs`` (r,), ``t`` (r, m). ``lean``: how far the columns of the last
-    factor leaned on one another, the logarithm of 1 over the smallest share of a column that is
-    none of the others'; so many digits this factor cost."""
+class GradedProducts:
+    """``P`` of E examples: ``u`` (E, n, r), ``logs`` (E, r), ``t`` (E, r, m). ``lean`` (E,): how
+    far the columns of the last factor leaned on one another, the logarithm of 1 over the smallest
+    share of a column that is none of the others'; so many digits this factor cost."""
 
     u: FloatArray
     logs: FloatArray
     t: FloatArray
-    lean: float = 0.0
+    lean: FloatArray
 
     @classmethod
-    def identity(cls, size: int) -> GradedProduct:
-        return cls(np.eye(size), np.zeros(size), np.eye(size))
+    def identity(cls, examples: int, size: int) -> GradedProducts:
+        eye = _eyes(examples, size, size)
+        return cls(eye, np.zeros((examples, size)), eye, np.zeros(examples))
 
-    def times(self, columns: FloatArray) -> GradedProduct:
-        """``A P`` for a factor ``A``, given ``A U`` (n', r).
+    def times(self, columns: FloatArray) -> GradedProducts:
+        """``A P`` for a factor ``A`` of each example, given ``A U`` (E, n', r).
 
         A column that depends on the ones before it to rounding, or that is zero, has the logarithm
-        -inf from then on. NaN and inf make every logarithm NaN.
+        -inf from then on. NaN and inf make every logarithm of their example NaN.
         """
-        if np.isnan(self.logs).any() or not np.isfinite(columns).all():
-            rank = min(columns.shape)
-            return GradedProduct(np.eye(len(columns), rank), np.full(rank, np.nan), self.t[:rank])
-        top = np.abs(columns).max(axis=0)
-        top = np.where(top > 0, top, 1.0)  # squares stay in range
-        with np.errstate(divide="ignore"):
-            lengths = np.log(np.linalg.norm(columns / top, axis=0)) + np.log(top)
-        order = np.argsort(-(self.logs + lengths), kind="stable")
+        rows, logs, each = columns.swapaxes(1, 2), self.logs, np.arange(len(columns))[:, None]
+        top = np.abs(rows).max(axis=2)
+        odd = np.isnan(logs).any(axis=1) | ~np.isfinite(top).all(axis=1)
+        if odd.any():
+            rows = np.where(odd[:, None, None], np.eye(*rows.shape[1:]), rows)
+            top, logs = np.where(odd[:, None], 1.0, top), np.where(odd[:, None], 0.0, logs)
         # Every column at length 1: an absolute error of QR is a relative one of each column.
-        sizes = np.where(np.isfinite(lengths), lengths, 0.0)
-        dead = ~np.isfinite(self.logs + lengths)
-        q, r, order = _ordered_qr(columns / np.exp(sizes), order, dead)
-        rank = len(r)
-        diagonal = np.abs(np.diag(r))
-        gone = (diagonal < _dependent(columns)) | dead[order[:rank]]
-        diagonal = np.where(gone, 1.0, diagonal)
-        scale = (self.logs + sizes)[order]  # of each column of Q R
-        new = np.where(gone, -np.inf, scale[:rank] + np.log(diagonal))
+        top = np.where(top > 0, top, 1.0)  # squares stay in range
+        unit = rows / top[:, :, None]
+        lengths = np.sqrt(np.einsum("eij,eij->ei", unit, unit))
+        dead = (lengths == 0) | np.isinf(logs)
+        unit /= np.where(lengths > 0, lengths, 1.0)[:, :, None]
+        with np.errstate(divide="ignore"):
+            scale = logs + np.log(lengths) + np.log(top)
+        order = np.argsort(-scale, axis=1, kind="stable")
+        q, r = np.linalg.qr(unit[each, order].swapaxes(1, 2))
+        rank, least = r.shape[1], _dependent(columns[0])
+        diagonal = np.abs(np.diagonal(r, axis1=1, axis2=2))
+        gone = (diagonal < least) | dead[each, order[:, :rank]]
+        for i in np.flatnonzero(gone.any(axis=1)):
+            q[i], r[i], order[i] = _ordered_qr(unit[i].T, order[i], dead[i])
+            diagonal[i] = np.abs(np.diag(r[i]))
+            gone[i] = (diagonal[i] < least) | dead[i, order[i, :rank]]
+        diagonal[gone] = 1.0
+        scale = scale[each, order]  # of each column of Q R
+        new = np.where(gone, -np.inf, scale[:, :rank] + np.log(diagonal))
         # diag(e^-new) R diag(e^scale), whose entries above the diagonal shrink with the grading.
-        with np.errstate(invalid="ignore", over="ignore"):
-            ratio = np.exp(np.minimum(scale[None, :] - scale[:rank, None], 0.0))
-        ratio = np.where(np.isfinite(ratio), ratio, 0.0)
-        mixing = r / diagonal[:, None] * ratio
+        with np.errstate(invalid="ignore"):
+            mixing = scale[:, None, :] - scale[:, :rank, None]
+        np.exp(np.minimum(mixing, 0.0, out=mixing), out=mixing)
+        mixing *= r
+        mixing /= diagonal[:, :, None]
         mixing[gone] = 0.0
-        lean = math.log(1 / diagonal.min()) if rank else 0.0
-        return GradedProduct(q, new, mixing @ self.t[order], lean)
+        new[odd] = np.nan
+        lean = -np.log(diagonal.min(axis=1, initial=1.0))
+        return GradedProducts(q, new, mixing @ self.t[each, order], lean)
 
     def log_singular_values(self) -> FloatArray:
-        """Natural logarithms, from the largest on; -inf where a direction is gone."""
-        return log_singular_values(self.logs, self.t)
+        """(E, r): natural logarithms, from the largest on; -inf where a direction is gone."""
+        found = [log_singular_values(*one) for one in zip(self.logs, self.t, strict=True)]
+        return np.array(found).reshape(self.logs.shape)
+
+
+def _eyes(examples: int, rows: int, columns: int) -> FloatArray:
+    return np.tile(np.eye(rows, columns), (examples, 1, 1))
 
 
 def _dependent(columns: FloatArray) -> float:
@@ -171,10 +189,10 @@ def _settled(s: FloatArray, a: FloatArray) -> tuple[FloatArray, FloatArray]:
     """``diag(e^s) a`` after a few QR decompositions from either side by turns, which leave less and
     less beside the diagonal where the scales are apart (Drmac and Veselic, SIAM J. Matrix Anal.
     Appl. 29, 2008: a preconditioner of Jacobi rotations)."""
+    start = GradedProducts.identity(1, len(s))
     for _ in range(_SETTLING):
-        eye = np.eye(len(s))
-        turned = GradedProduct(eye, s, eye).times(a.T)
-        s, a = turned.logs, turned.t
+        turned = dataclasses.replace(start, logs=s[None]).times(a.T[None])
+        s, a = turned.logs[0], turned.t[0]
     return s, a
 
 
@@ -185,9 +203,8 @@ def _rotate(a: FloatArray, s: FloatArray) -> None:
     alone, the worst first. Two rows that lean by c change their logarithms by c where their scales
     are equal, by ``c^2 / (1 - ratio^2)`` where one is ``ratio`` times the other.
     """
-    rounds = _rounds(len(s))
     upper, lower = np.triu_indices(len(s), 1)
-    for _ in range(_SWEEPS * len(rounds)):
+    for _ in range(_SWEEPS * len(s)):
         cosines = np.abs((a @ a.T)[upper, lower])
         apart = -np.expm1(-2 * np.abs(s[upper] - s[lower]))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -196,7 +213,7 @@ def _rotate(a: FloatArray, s: FloatArray) -> None:
         if not len(leaning):
             break
         if len(leaning) > _FEW * len(s):
-            for i, j in rounds:
+            for i, j in _rounds(len(s)):
                 _turn(a, s, i, j)
         else:
             worst = leaning[np.argsort(-cosines[leaning])]
@@ -250,21 +267,15 @@ def _back_to_length(a: FloatArray, s: FloatArray) -> None:
         s[~good] = -1e18
 
 
-def _rounds(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _rounds(count: int) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
     """Every pair once, in rounds of disjoint pairs (a round robin)."""
-    players = list(range(count)) + ([-1] if count % 2 else [])
+    players = np.arange(count + count % 2)
     half = len(players) // 2
-    found = []
     for _ in range(len(players) - 1):
-        pairs = [
-            (x, y)
-            for x, y in zip(players[:half], reversed(players[half:]), strict=True)
-            if min(x, y) >= 0
-        ]
-        upper, lower = np.array(pairs).T
-        found.append((upper, lower))
-        players = [players[0], players[-1], *players[1:-1]]
-    return found
+        upper, lower = players[:half], players[: -half - 1 : -1]
+        real = np.maximum(upper, lower) < count
+        yield upper[real], lower[real]
+        players[1:] = np.roll(players[1:], 1)
 
 
 def effective_ranks(logs: FloatArray) -> dict[str, float]:

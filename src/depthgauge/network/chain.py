@@ -115,12 +115,19 @@ class Chain:
 
         Batched; PyTorch runs operations that have no batched backward one by one.
         """
-        top, low = self.states[later], self.states[earlier]
-        at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
+        return self.pull_through(later, [earlier], cotangents)[0]
+
+    def pull_through(self, later: int, earlier: Sequence[int], cotangents: Tensor) -> list[Tensor]:
+        """``pull`` to each of these states, by one backward pass through all of them."""
+        top, lows = self.states[later], [self.states[k] for k in earlier]
+        most = max(1, top.value.numel(), *(low.value.numel() for low in lows))
         parts = [
-            _vjp(top.edge, low.edge, part, low.value) for part in torch.split(cotangents, at_once)
+            _vjps(top.edge, [low.edge for low in lows], part, [low.value for low in lows])
+            for part in torch.split(cotangents, max(1, AT_ONCE // most))
         ]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+        if len(parts) == 1:
+            return parts[0]
+        return [torch.cat(pieces) for pieces in zip(*parts, strict=True)]
 
     def push(self, earlier: int, later: int, tangents: Tensor) -> Tensor:
         """``J_(earlier->later)`` on each of ``(P, *shape of earlier)``: ``(P, *shape of later)``.
@@ -139,7 +146,10 @@ class Chain:
         else:
             at_once = max(1, AT_ONCE // max(top.value.numel(), low.value.numel(), 1))
             edge = get_gradient_edge(back)
-            parts = [_vjp(edge, dummy, part, top.value) for part in torch.split(tangents, at_once)]
+            parts = [
+                _vjps(edge, [dummy], part, [top.value])[0]
+                for part in torch.split(tangents, at_once)
+            ]
             moved = torch.cat(parts) if len(parts) > 1 else parts[0]
         if back is not None and (earlier, later) not in self._compared:
             self._compared.add((earlier, later))
@@ -189,11 +199,17 @@ def batched_vjp(
     return [g if there else None for g, there in zip(each, reached, strict=True)]
 
 
-def _vjp(
-    output: GradientEdge, input: GradientEdge | Tensor, vectors: Tensor, like: Tensor
-) -> Tensor:
-    (found,) = batched_vjp([output], [input], vectors)
-    return vectors.new_zeros(len(vectors), *like.shape) if found is None else found
+def _vjps(
+    output: GradientEdge,
+    inputs: Sequence[GradientEdge | Tensor],
+    vectors: Tensor,
+    like: Sequence[Tensor],
+) -> list[Tensor]:
+    found = batched_vjp([output], inputs, vectors)
+    return [
+        vectors.new_zeros(len(vectors), *x.shape) if g is None else g
+        for g, x in zip(found, like, strict=True)
+    ]
 
 
 @contextmanager
