@@ -49,7 +49,7 @@ _RANKS: Final = {
     "lost": "lost_direction_fraction",
 }
 #: How far apart the columns of one QR decomposition in float64 may be: so many digits it costs.
-_APART = 1e6
+_APART = 1e5
 #: Examples that are asked whether they reach others, at most.
 _ASKED = 8
 #: Blocks between two QR decompositions: before the first, which says how far apart they leave the
