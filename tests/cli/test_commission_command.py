@@ -119,8 +119,8 @@ def test_a_builders_record_is_not_replaced_by_another_specification(
     refused(named, "commission", "its.py:build", *given[2:], "--seed", "0,1")
     # An argument at its default is the same, on either side, and so is the same path made whole.
     whole = ("commission", f"{place}/net.py:build", *given[2:], "--seed", "0,1")
-    for more in ("--arg width=8", "", "--lr 0.1", "--overwrite --lr 0.5"):
-        assert command(*whole, *more.split()).status == 1, more
+    for options in ("--arg width=8", "", "--lr 0.1", "--overwrite --lr 0.5"):
+        assert command(*whole, *options.split()).status == 1, options
     assert read("out").record.provenance.plan["lr"] == 0.5
 
 

@@ -79,7 +79,7 @@ def subject_of(
         m=network.count.m * network.depth,
         placement=network.count.placement,
         draws=network.draws,
-        batch=batch,
+        batch=batch if isinstance(batch, int) else len(batch),
         dtype=specification.dtype,
         device=specification.device,
         seeds=seeds,
@@ -229,8 +229,8 @@ def drawn_hash(module: nn.Module, network: Network) -> str:
     return _tensors_hash(named)
 
 
-def _drawn(network: Network, seed: int, batch: int, dtype: str) -> tuple[str, str]:
-    """The hashes of all weights of a network, and of its batch, under one seed."""
+def _drawn(network: Network, seed: int, batch: int | Tensor, dtype: str) -> tuple[str, str]:
+    """The hashes of all weights of a network, and of its batch, drawn or given, under one seed."""
     import torch
 
     from depthgauge.arguments import dtype_of
@@ -238,9 +238,11 @@ def _drawn(network: Network, seed: int, batch: int, dtype: str) -> tuple[str, st
     from depthgauge.network.weights import Member, Weights
 
     kind, source = dtype_of(dtype), draws(network.draws, seed)
-    shape = torch.Size((batch, *network.state_shape))
-    numbers = source.source(INPUT, "input").normal(shape.numel())
-    data = _tensors_hash([("input", torch.from_numpy(numbers).reshape(shape).to(kind))])
+    if isinstance(batch, int):
+        shape = torch.Size((batch, *network.state_shape))
+        numbers = source.source(INPUT, "input").normal(shape.numel())
+        batch = torch.from_numpy(numbers).reshape(shape)
+    data = _tensors_hash([("input", batch.to(kind))])
     member = Member(source, network.chosen)
     weights = Weights([member], network.layers.weights, kind, torch.device("cpu"))
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from depthgauge.equation.count import count
 from depthgauge.errors import SpecificationError
-from depthgauge.instruments.step import Step
+from depthgauge.instruments.step import OPTIMIZERS, Step
 from depthgauge.network.spec import whole_number
 from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, EquationCase
@@ -149,6 +149,11 @@ def planned(
             axis, wanted = "", AS_BUILT
     if rival is not None and rival not in RIVALS:
         raise SpecificationError(f"rival is '{rival}', expected {' or '.join(RIVALS)}")
+    if step is not None and not isinstance(step.optimizer, str):
+        raise SpecificationError(
+            f"the optimizer of a commission is of type {type(step.optimizer).__name__}, which a "
+            f"record cannot name; give one of {', '.join(OPTIMIZERS)}, and lr beside it"
+        )
     least = SHALLOW if shallow is None else whole_number(shallow)
     if least is None or least < 1:
         raise SpecificationError(
