@@ -247,6 +247,14 @@ def test_a_corridor_beside_its_specification(
     (place / "mine.toml").unlink()
     (said,) = reasons(command("verify", "out", "sub/s.toml", "--json"))
     assert said.startswith("corridor mine cannot be compared: sub/mine.toml cannot be read: ")
+    assert f", and none at mine.toml from the current directory ({place}) either" in said
+    ran = command("commission", "sub/s.toml", "-o", "new", "--quiet")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        f"depthgauge: sub/mine.toml cannot be read: no such file, beside the specification that "
+        f"names it, and none at mine.toml from the current directory ({place}) either\n"
+    )
+    assert not (place / "new").exists()
     assert said.endswith("; the verdict is by the 1 bound that the record holds")
 
 
