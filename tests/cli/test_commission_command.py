@@ -124,6 +124,17 @@ def test_a_builders_record_is_not_replaced_by_another_specification(
     assert read("out").record.provenance.plan["lr"] == 0.5
 
 
+def test_the_depths_give_an_argument_that_the_builder_needs(command: Command, place: Path) -> None:
+    (place / "net.py").write_text(BUILDER.replace("depth=2", "depth"))
+    given = ("commission", "net.py:build", "-o", "out", "--quiet", "--seed", "0")
+    ran = command(*given)
+    assert (ran.status, "needs the argument 'depth'" in ran.err) == (2, True)
+    assert command(*given, "--depths", "depth=1,2").status == 1
+    assert read("out").record.subject.arguments == {"depth": 2}
+    ran = command(*given, "--depths", "layers=1,2")
+    assert (ran.status, "takes no argument 'layers'" in ran.err) == (2, True)
+
+
 def test_an_argument_at_its_default_is_resumed(
     command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ from depthgauge.record.folder import (
     Stored,
     commit,
     examined,
+    folder_of,
     opened,
     read,
     recovered,
@@ -134,7 +135,7 @@ class Running:
         Raises RecordError: the directory holds something else, another writer is at it, what it
         holds was begun with another subject, plan or version, or is another's record.
         """
-        folder, planned = Path(directory), json.loads(canonical(plan))
+        folder, planned = folder_of(directory), json.loads(canonical(plan))
         provenance = begun(command, place, directory).model_copy(update={"plan": planned})
         opened(folder)
         with ExitStack() as stack:

@@ -128,7 +128,7 @@ def planned(
     """
     if isinstance(case, EquationCase):
         own = case.specification.network.depth
-        axis = "depth"
+        depths, axis = _checked(depths), "depth"
         usual_depths = [d for d in DEPTHS if d < own] or [d for d in (own // 4, own // 2) if d]
         wanted = tuple(sorted(set(depths or usual_depths)))
         if wanted and wanted[-1] > own:
@@ -169,3 +169,13 @@ def planned(
         tuple(vary) if vary is not None else None,
         axis,
     )
+
+
+def _checked(depths: Iterable[int] | None) -> tuple[int, ...]:
+    given = () if depths is None else tuple(depths)
+    for depth in given:
+        if (whole_number(depth) or 0) < 1:
+            raise SpecificationError(
+                f"depths name {depth!r}, expected whole numbers of blocks, each at least 1"
+            )
+    return given
