@@ -203,7 +203,9 @@ def test_an_output_that_is_drawn_at_random_is_compared_under_the_same_draws(
         record = recorded(tmp_path / dtype, dg.Specification(network, 8, seed=3, dtype=dtype))
         kind = getattr(torch, dtype)
         for training in (True, False):
-            dg.require(record, network.module(3, dtype=kind).train(training))
+            inner = network.module(3, dtype=kind).train(training)
+            dg.require(record, inner)
+            dg.require(record, nn.Sequential(nn.Identity(), inner))  # whose own mode is another
         moved = replace(network, equation=equation.replace("batchnorm(h)", "batchnorm(h, eps=9)"))
         (said,) = objections_to(record, moved.module(3, dtype=kind))
         assert said.startswith("stale: its output differs")
@@ -516,6 +518,9 @@ def test_what_was_not_measured_has_to_be_allowed(made: tuple[Path, Path]) -> Non
 def test_what_cannot_be_held_against_a_record(made: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="type int cannot be held against a record"):
         dg.require(made[0], 3)  # type: ignore[arg-type]
+    empty = dg.read_specification(made[1]).network.module(0).to("meta")
+    with pytest.raises(TargetError, match="no numbers yet, 'blocks.0.W1.weight' is on the device"):
+        dg.require(made[0], empty)
     with pytest.raises(RecordError):
         dg.require(tmp_path / "none")
     shutil.copytree(made[0], tmp_path / "newer")

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from depthgauge.errors import DepthgaugeError, NetworkError
+from depthgauge.errors import DepthgaugeError, NetworkError, TargetError
 from depthgauge.record.blocks import Block, as_drawn, blocks_by_numbers, blocks_in
 from depthgauge.record.changes import Change, between, equation_change, subject_changes
 from depthgauge.record.parts import Subject
@@ -63,8 +63,14 @@ def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> lis
     ``batch``: what the module takes. Of one that code built it lets its blocks be read; without one
     its layers are held against those of the record. Of one in which the network of an equation
     stands beside layers of its own it shows whether each block runs once, in order. Raises
-    ModelError where the module cannot be run on the batch.
+    ModelError where the module cannot be run on the batch, TargetError where it has no numbers.
     """
+    empty = [path for path, parameter in module.named_parameters() if parameter.is_meta]
+    if empty:
+        raise TargetError(
+            f"the module has no numbers yet, '{empty[0]}' is on the device meta; ask when its "
+            f"weights are there"
+        )
     if stored.kind == "equation":
         found, known = _of_equation(stored, module, batch)
     else:
@@ -218,7 +224,8 @@ def _read(
     some, apart = next(module.parameters()), all(block.path for block in blocks)
     held = [module.get_submodule(block.path) for block in blocks] if apart else []
     part = _part(module, blocks, held)
-    built = network.module(seed or 0, dtype=some.dtype).to(some.device).train(module.training)
+    mode = (held[0] if held else module).training  # a wrapper may stand in another
+    built = network.module(seed or 0, dtype=some.dtype).to(some.device).train(mode)
     if part is None and not (held and batch is not None):
         words = (
             "what its blocks compute cannot be seen, for they stand beside other layers in no "
