@@ -87,8 +87,8 @@ ANOTHER = (
     (("--seed", "0,2"), "seeds [0, 1] -> [0, 2]"),
     (("--dtype", "float64"), "dtype float32 -> float64"),
     (("--corridor", "default"), "corridor commission -> default"),
-    (("--input", "float 8x8"), "input [] -> ['float 8x8']"),
-    (("--input", "float 4x8"), "batch 8 -> 4; input [] -> ['float 4x8']"),
+    (("--input", "float 8x8"), "input none -> ['float 8x8']"),
+    (("--input", "float 4x8"), "batch 8 -> 4; input none -> ['float 4x8']"),
 )
 
 

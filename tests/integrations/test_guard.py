@@ -519,7 +519,9 @@ def test_what_cannot_be_held_against_a_record(made: tuple[Path, Path], tmp_path:
     with pytest.raises(TargetError, match="type int cannot be held against a record"):
         dg.require(made[0], 3)  # type: ignore[arg-type]
     empty = dg.read_specification(made[1]).network.module(0).to("meta")
-    with pytest.raises(TargetError, match="no numbers yet, 'blocks.0.W1.weight' is on the device"):
+    with pytest.raises(
+        TargetError, match=r"no numbers yet, 'blocks\.0\.W1\.weight' is on the device"
+    ):
         dg.require(made[0], empty)
     with pytest.raises(RecordError):
         dg.require(tmp_path / "none")

@@ -72,9 +72,9 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
         step, bounds, own = self.step, self._bounds(), self.case.corridor
-        data = {"input": list(self.case.input)} if isinstance(self.case, BuilderCase) else {}
+        given = self.case.input if isinstance(self.case, BuilderCase) else ()
         return {
-            **data,
+            **({"input": list(given)} if given else {}),
             "depths": list(self.depths),
             "corridor": self.corridor.name,
             "corridor_from": self.corridor.origin,
