@@ -67,20 +67,106 @@ def test_a_record_of_another_specification_is_not_replaced(command: Command, pla
     assert "gelu" in read("out").record.subject.equation
 
 
-def test_what_is_another_in_the_plan_is_named(
+BUILDER = """
+import torch
+from torch import nn
+
+def build(depth=2, width=8):
+    layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)]
+    return nn.Sequential(*layers), torch.randn(8, width)
+
+def other(depth=2, width=8):
+    return build(depth, width)
+"""
+
+#: Options beside which a builder is another specification, and what is then said.
+ANOTHER = (
+    (("--lr", "0.5"), "lr 0.1 -> 0.5"),
+    (("--optimizer", "adam", "--lr", "0.1"), "optimizer sgd -> adam"),
+    (("--arg", "depth=3"), "depth 2 -> 3; arguments.depth 2 -> 3"),
+    (("--seed", "0,2"), "seeds [0, 1] -> [0, 2]"),
+    (("--dtype", "float64"), "dtype float32 -> float64"),
+    (("--corridor", "default"), "corridor commission -> default"),
+    (("--input", "float 8x8"), "input none -> ['float 8x8']"),
+    (("--input", "float 4x8"), "batch 8 -> 4; input none -> ['float 4x8']"),
+)
+
+
+def test_a_builders_record_is_not_replaced_by_another_specification(
+    command: Command, place: Path
+) -> None:
+    (place / "net.py").write_text(BUILDER)
+    given = ("commission", "net.py:build", "-o", "out", "--quiet")
+    assert command(*given, "--seed", "0,1").status == 1
+    first = (place / "out" / "record.json").read_bytes()
+
+    def refused(words: str, *asked: str) -> None:
+        for resume in ((), ("--resume",)):
+            ran = command(*asked, *resume)
+            assert (ran.status, ran.out) == (2, "")
+            assert f"out holds the record of another specification ({words}); give an" in ran.err
+        assert (place / "out" / "record.json").read_bytes() == first
+        assert sorted(path.name for path in (place / "out").iterdir()) == [
+            "curves.npz", "record.json",
+        ]  # fmt: skip
+
+    for more, words in ANOTHER:
+        seeds = () if "--seed" in more else ("--seed", "0,1")
+        refused(words, *given, *seeds, *more)
+    refused("target build -> other", "commission", "net.py:other", *given[2:], "--seed", "0,1")
+    (place / "its.py").write_text(BUILDER)
+    named = "target net.py:build -> its.py:build"
+    refused(named, "commission", "its.py:build", *given[2:], "--seed", "0,1")
+    # An argument at its default is the same, on either side, and so is the same path made whole.
+    whole = ("commission", f"{place}/net.py:build", *given[2:], "--seed", "0,1")
+    for options in ("--arg width=8", "", "--lr 0.1", "--overwrite --lr 0.5"):
+        assert command(*whole, *options.split()).status == 1, options
+    assert read("out").record.provenance.plan["lr"] == 0.5
+
+
+def test_the_depths_give_an_argument_that_the_builder_needs(command: Command, place: Path) -> None:
+    (place / "net.py").write_text(BUILDER.replace("depth=2", "depth"))
+    given = ("commission", "net.py:build", "-o", "out", "--quiet", "--seed", "0")
+    ran = command(*given)
+    assert (ran.status, "needs the argument 'depth'" in ran.err) == (2, True)
+    assert command(*given, "--depths", "depth=1,2").status == 1
+    assert read("out").record.subject.arguments == {"depth": 2}
+    ran = command(*given, "--depths", "layers=1,2")
+    assert (ran.status, "takes no argument 'layers'" in ran.err) == (2, True)
+
+
+def test_an_argument_at_its_default_is_resumed(
     command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both of a commission that was interrupted and of one that has ended."""
+    (place / "net.py").write_text(BUILDER)
+    given = ("commission", "net.py:build", "-o", "out", "--quiet", "--seed", "0")
+    interrupt(given, command, monkeypatch)
+    ran = command(*given, "--resume", "--arg", "width=9")
+    assert (ran.status, "begun with something else: width 8 -> 9" in ran.err) == (2, True)
+    assert command(*given, "--resume", "--arg", "width=8").status == 1
+    assert command(*given, "--resume", "--arg", "depth=2").status == 1  # it has ended
+
+
+def interrupt(given: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the command as far as its third gate, in which it is interrupted."""
 
     def interrupted(plan: object, bench: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    given = ("commission", "spec.toml", "-o", "out", "--quiet")
     gates = list(running.GATES)
     gates[2] = dataclasses.replace(gates[2], run=interrupted)
     with monkeypatch.context() as patch:
         patch.setattr(running, "GATES", tuple(gates))
         assert command(*given).status == 130
+
+
+def test_what_is_another_in_the_plan_is_named(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both of a commission that was interrupted and of one that has ended."""
+
+    given = ("commission", "spec.toml", "-o", "out", "--quiet")
+    interrupt(given, command, monkeypatch)
     for said in ("it was begun with something else: ", "the record of another specification ("):
         for more, words in (
             (("--shallow", 3), "plan: shallow 8 -> 3"),
@@ -93,8 +179,9 @@ def test_what_is_another_in_the_plan_is_named(
         ):
             ran = command(*given, "--resume", *more)
             assert ran.status == 2
-            lr = more[0] == "--lr"  # of a record it is the specification
-            assert f"{said if lr else 'it was begun with something else: '}{words}" in ran.err
+            own = more[0] in ("--lr", "--corridor")  # of a record they are the specification
+            words = words.removeprefix("plan: ") if own and "record" in said else words
+            assert f"{said if own else 'it was begun with something else: '}{words}" in ran.err
             assert ran.err.count("\n") == 1
         assert command(*given, "--resume").status == 1  # goes on, and then has ended
     assert command(*given, "--resume").status == 1
@@ -171,6 +258,14 @@ def test_a_corridor_beside_its_specification(
     (place / "mine.toml").unlink()
     (said,) = reasons(command("verify", "out", "sub/s.toml", "--json"))
     assert said.startswith("corridor mine cannot be compared: sub/mine.toml cannot be read: ")
+    assert f", and none at mine.toml from the current directory ({place}) either" in said
+    ran = command("commission", "sub/s.toml", "-o", "new", "--quiet")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        f"depthgauge: sub/mine.toml cannot be read: no such file, beside the specification that "
+        f"names it, and none at mine.toml from the current directory ({place}) either\n"
+    )
+    assert not (place / "new").exists()
     assert said.endswith("; the verdict is by the 1 bound that the record holds")
 
 

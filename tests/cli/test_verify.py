@@ -324,7 +324,7 @@ def test_the_precisions_are_those_of_a_specification() -> None:
 def test_two_records(command: Command, place: Path) -> None:
     same = command("diff", "record", "record")
     assert same.status == 0
-    assert same.out.endswith("\n\ndiff: equal\n")
+    assert same.out.endswith("\n\ndiff: equal (2 judgements and curves)\n")
     arrays = factory.arrays()
     arrays["state"][2, 1] *= 100
     gates = (factory.gate(state="warn", curves=(0,), judgements=(
@@ -347,7 +347,8 @@ def test_two_records(command: Command, place: Path) -> None:
     assert found.status == 1
     assert found.document["curves"][0]["block"] == 2
     line = command("diff", "record", "other", "--quiet").out
-    assert line == "diff: 1 of 1 judgements and 1 of 1 curves differ, 0 stand in one only\n"
+    counted = "1 of 1 judgements and 1 of 1 curves differ, 0 are equal, 0 stand in one only"
+    assert line == f"diff: {counted}\n"
 
 
 def test_two_records_of_different_models(command: Command, place: Path) -> None:

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import depthgauge as dg
-from depthgauge.errors import NotCommissionedError, RecordError, SpecificationError, TargetError
+from depthgauge.errors import (
+    ModelError,
+    NotCommissionedError,
+    RecordError,
+    SpecificationError,
+    TargetError,
+)
 from depthgauge.record.folder import write
 from tests.record import factory
 
@@ -154,7 +160,8 @@ def test_options_and_biases_show_in_the_output(
     (said,) = objections_to(record, module)
     assert re.fullmatch(
         r"stale: its output differs from what was commissioned by [0-9.e+-]+ per cent though "
-        r"equation and weights read alike \(an option such as eps or slope, or a bias, differs\)",
+        r"equation and weights read alike \(an option such as eps or slope, or a bias, differs, or "
+        r"what is done before and behind its blocks\)",
         said,
     )
     assert all(torch.equal(before[name], t) for name, t in module.state_dict().items())
@@ -196,7 +203,9 @@ def test_an_output_that_is_drawn_at_random_is_compared_under_the_same_draws(
         record = recorded(tmp_path / dtype, dg.Specification(network, 8, seed=3, dtype=dtype))
         kind = getattr(torch, dtype)
         for training in (True, False):
-            dg.require(record, network.module(3, dtype=kind).train(training))
+            inner = network.module(3, dtype=kind).train(training)
+            dg.require(record, inner)
+            dg.require(record, nn.Sequential(nn.Identity(), inner))  # whose own mode is another
         moved = replace(network, equation=equation.replace("batchnorm(h)", "batchnorm(h, eps=9)"))
         (said,) = objections_to(record, moved.module(3, dtype=kind))
         assert said.startswith("stale: its output differs")
@@ -206,8 +215,165 @@ def test_a_commissioned_network_inside_another_module(made: tuple[Path, Path]) -
     record, file = made
     network = dg.read_specification(file).network
     dg.require(record, nn.Sequential(nn.Linear(7, 32), network.module(0), nn.Linear(32, 2)).eval())
-    half = network.module(0).bfloat16()
-    assert objections_to(record, half) == ["stale: dtype float32 -> bfloat16", WEIGHTS]
+    for dtype in (torch.float64, torch.bfloat16):  # the same weights, rounded or not
+        name = str(dtype).removeprefix("torch.")
+        for seed, more in ((0, []), (2, [WEIGHTS])):
+            said = objections_to(record, network.module(seed).to(dtype))
+            assert said == [f"stale: dtype float32 -> {name}", *more]
+
+
+class Around(nn.Module):
+    """A network that is called otherwise than it was commissioned."""
+
+    def __init__(self, net: nn.Module, how: str, stem: int = 0) -> None:
+        super().__init__()
+        self.net, self.how = net, how
+        self.stem = nn.Linear(stem, 32) if stem else nn.Identity()
+        self.head = nn.Linear(32, 2) if stem else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.stem(x)
+        blocks = list(self.net.blocks)  # type: ignore[arg-type]
+        match self.how:
+            case "scaled":
+                h = self.net(10 * h)
+            case "halved":
+                h = self.net(h) / 2
+            case "twice":
+                h = self.net(self.net(h))
+            case "dropped":
+                for block in blocks[:-1]:
+                    h = block(h, h)
+            case "swapped":
+                for i in (0, 2, 1, 3, 4, 5):
+                    h = blocks[i](h, h)
+            case "between":
+                for block in blocks:
+                    h = 1.1 * block(h, h)
+            case "by hand":
+                for block in blocks:
+                    h = block(h, h)
+            case "as it is":
+                h = self.net(h)
+        return self.head(h)  # type: ignore[no-any-return]
+
+
+RUN = ", and in what was commissioned each runs once: 1 to 6"
+
+#: How a network is called, what is said of it alone, and of it between layers of its own.
+AROUND = (
+    ("as it is", "", ""),
+    ("by hand", "", ""),
+    ("scaled", "its output differs from what was commissioned by ", ""),  # as a stem may
+    ("halved", "equation changed|its output differs from what was commissioned by ", ""),
+    ("twice", f"its blocks run 1 to 6, 1 to 6{RUN}", f"its blocks run 1 to 6, 1 to 6{RUN}"),
+    ("dropped", f"its blocks run 1 to 5{RUN}", f"its blocks run 1 to 5{RUN}"),
+    ("swapped", f"its blocks run 1, 3, 2, 4 to 6{RUN}", f"its blocks run 1, 3, 2, 4 to 6{RUN}"),
+    ("between", "equation changed", "the state that leaves its last block differs from what was "),
+)
+
+
+@pytest.mark.parametrize(("how", "alone", "between"), AROUND)
+def test_a_module_that_calls_the_network_otherwise(
+    made: tuple[Path, Path], how: str, alone: str, between: str
+) -> None:
+    record, file = made
+    net = dg.read_specification(file).network.module(0)
+    for module, batch, said in (
+        (Around(net, how), None, alone),
+        (Around(net, how), torch.randn(3, 32), alone),
+        (Around(net, how, stem=7), torch.randn(3, 7), between),
+        (nn.Sequential(Around(net, how, stem=7), nn.Softmax(-1)), torch.randn(3, 7), between),
+        (Around(net, how, stem=7), None, ""),  # the network in it is what was commissioned
+    ):
+        if not said:
+            dg.require(record, module, batch=batch)
+            continue
+        (line,) = objections_to(record, module, batch=batch)
+        assert re.match(f"stale: ({said})", line), line
+    with pytest.raises(ModelError, match="the module does not run on the batch given: RuntimeErr"):
+        dg.require(record, Around(net, how, stem=7), batch=torch.randn(3, 8))
+
+
+class Written(nn.Module):
+    """The block of the specification as a person writes it."""
+
+    def __init__(self, width: int, act: nn.Module, turned: bool) -> None:
+        super().__init__()
+        if turned:  # declared in another order than they run
+            self.down = nn.Linear(width, width, bias=False)
+        self.norm = nn.RMSNorm(width, eps=1e-8, elementwise_affine=False)
+        self.up, self.act = nn.Linear(width, width, bias=False), act
+        if not turned:
+            self.down = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.act(self.up(self.norm(x)))) / 6**0.5  # type: ignore[no-any-return]
+
+
+class Model(nn.Module):
+    """Blocks in an attribute each, or in a list; with a stem and a head, or without."""
+
+    def __init__(self, how: str, depth: int = 6, width: int = 32, act: Any = nn.GELU) -> None:
+        super().__init__()
+        if "stem" in how:
+            self.stem = nn.Linear(7, width)
+        made = [Written(width, act(), "turned" in how) for _ in range(depth)]
+        if "apart" in how:
+            for number, block in enumerate(made):
+                self.add_module(f"block_{'abcdefghi'[number]}", block)
+        else:
+            self.encoder = nn.ModuleDict({"layer": nn.ModuleList(made)})
+        if "stem" in how:
+            self.head = nn.Linear(width, 2)
+        self.made = [made]  # no modules of its own
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x) if hasattr(self, "stem") else x
+        for block in self.made[0]:
+            x = block(x)
+        return self.head(x) if hasattr(self, "head") else x
+
+    def as_in(self, network: Any) -> Model:
+        with torch.no_grad():
+            for mine, block in zip(self.made[0], network.blocks, strict=True):
+                mine.up.weight.copy_(block.W1.weight)
+                mine.down.weight.copy_(block.W2.weight)
+        return self
+
+
+@pytest.mark.parametrize("how", ["list", "apart", "list turned", "apart turned"])
+@pytest.mark.parametrize("stem", ["", " stem"])
+def test_blocks_that_are_called_otherwise_are_recognised(
+    made: tuple[Path, Path], how: str, stem: str
+) -> None:
+    record, file = made
+    network = dg.read_specification(file).network
+    for batch in (None, torch.randn(3, 7 if stem else 32)):
+        dg.require(record, Model(how + stem).as_in(network.module(1)), batch=batch)
+        other = Model(how + stem).as_in(network.module(2))
+        assert objections_to(record, other, batch=batch) == [WEIGHTS]
+        relu = Model(how + stem, act=nn.ReLU).as_in(network.module(1))
+        (said,) = objections_to(record, relu, batch=batch)
+        assert said.startswith("stale: equation changed: 'gelu' -> 'relu'")
+        leaky = Model(how + stem, act=lambda: nn.GELU("tanh")).as_in(network.module(1))
+        (said,) = objections_to(record, leaky, batch=batch)
+        assert re.search(r"output differs from .* by 0\.0[0-9]+ per cent|equation changed", said)
+    double = Model(how + stem).as_in(network.module(1)).double()
+    assert objections_to(record, double) == ["stale: dtype float32 -> float64"]
+    if how == "list":
+        assert objections_to(record, Model(how + stem, depth=4)) == ["stale: depth 6 -> 4", WEIGHTS]
+        assert objections_to(record, Model(how + stem, width=16)) == [
+            "stale: width 32 -> 16", WEIGHTS,
+        ]  # fmt: skip
+
+
+def test_layers_of_one_name_among_others_are_hashed_as_they_are_drawn(tmp_path: Path) -> None:
+    """W.1 and W.2 stand in one module, and attention between them in the equation."""
+    network = dg.Network("h + W(attention(W(h), heads=2))/sqrt(L)", depth=2, width=8, tokens=3)
+    record = recorded(tmp_path / "record", dg.Specification(network, 4, seed=(0, 1)))
+    dg.require(record, network.module(1))
+    assert objections_to(record, network.module(2)) == [WEIGHTS]
 
 
 class Block(nn.Module):
@@ -250,6 +416,69 @@ def test_a_module_that_code_builds(tmp_path: Path) -> None:
     assert said.startswith("stale: equation changed: 'tanh' -> 'gelu'")
 
 
+class Normed(nn.Module):
+    """A block with buffers, under one name of its parts or another."""
+
+    def __init__(self, names: tuple[str, str]) -> None:
+        super().__init__()
+        self.names = names
+        self.add_module(names[0], nn.BatchNorm1d(8))
+        self.add_module(names[1], nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm, linear = (self.get_submodule(name) for name in self.names)
+        return x + linear(norm(x)).tanh()  # type: ignore[no-any-return]
+
+
+class Stack(nn.Module):
+    def __init__(self, name: str, *names: str, turns: int = 1) -> None:
+        super().__init__()
+        self.turns = turns
+        self.add_module(name, nn.ModuleList(Normed((names[0], names[1])) for _ in range(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        (blocks,) = self.children()
+        for _ in range(self.turns):
+            for block in blocks:  # type: ignore[attr-defined]
+                x = block(x)
+        return x
+
+
+def normed() -> Any:
+    return Stack("blocks", "norm", "up"), torch.randn(6, 8)
+
+
+def test_what_code_built_is_recognised_inside_another_and_by_other_names(tmp_path: Path) -> None:
+    dg.commission(normed, tmp_path / "record", seed=[0, 1], vary=[])
+
+    def objections(module: nn.Module, **given: Any) -> list[str]:
+        every = objections_to(tmp_path / "record", module, **given)
+        return [line for line in every if not line.startswith("the gate '")]
+
+    def seeded(seed: int, *names: str, turns: int = 1) -> nn.Module:
+        torch.manual_seed(seed)
+        return Stack(*(names or ("blocks", "norm", "up")), turns=turns)
+
+    batch = torch.randn(6, 8)
+    wrapped = nn.Sequential(nn.Linear(3, 8), seeded(1), nn.Linear(8, 2))
+    for module in (seeded(1), seeded(0, "layers", "bn", "fc"), wrapped):
+        assert objections(module) == []
+        assert objections(module.double()) == ["stale: dtype float32 -> float64"]
+        assert objections(module.bfloat16()) == [
+            "stale: dtype float32 -> bfloat16, in which its weights cannot be compared",
+        ]  # fmt: skip
+    assert objections(seeded(0, "layers", "bn", "fc"), batch=batch) == []
+    for module in (seeded(2), seeded(2, "layers", "bn", "fc")):
+        assert objections(module) == [WEIGHTS]
+        assert objections(module, batch=batch) == [WEIGHTS]
+    moved = seeded(0, "layers", "bn", "fc")
+    moved.get_buffer("layers.2.bn.running_mean").add_(1.0)
+    assert objections(moved) == [WEIGHTS]
+    assert objections(seeded(0, turns=2)) == []  # without a batch nothing is run
+    (said,) = objections(seeded(0, turns=2), batch=batch)
+    assert said == "stale: depth 3 -> 6"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
@@ -289,6 +518,11 @@ def test_what_was_not_measured_has_to_be_allowed(made: tuple[Path, Path]) -> Non
 def test_what_cannot_be_held_against_a_record(made: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="type int cannot be held against a record"):
         dg.require(made[0], 3)  # type: ignore[arg-type]
+    empty = dg.read_specification(made[1]).network.module(0).to("meta")
+    with pytest.raises(
+        TargetError, match=r"no numbers yet, 'blocks\.0\.W1\.weight' is on the device"
+    ):
+        dg.require(made[0], empty)
     with pytest.raises(RecordError):
         dg.require(tmp_path / "none")
     shutil.copytree(made[0], tmp_path / "newer")

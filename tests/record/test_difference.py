@@ -101,6 +101,43 @@ def test_how_numbers_are_compared(
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("quantity", "left", "right", "same"),
+    [
+        ("state_rms", 1.0, 1.0 + 4e-16, True),
+        ("state_rms", 1e-200, 1e-200 * (1 + 9e-13), True),
+        ("state_rms", 1e-200, 1e-200 * (1 + 2e-12), False),
+        ("state_rms", 0.0, 1e-300, False),
+        ("state_mean", 3e-17, -2e-17, True),  # the rest of the curve is of order 1
+        ("state_mean", 3e-12, -2e-12, False),
+        ("dead_fraction", 0.25, 0.25 + 1e-14, True),
+        ("dead_fraction", 0.25, 0.25 + 1e-11, False),
+    ],
+)
+def test_numbers_that_agree_to_12_digits_are_the_same(
+    tmp_path: Path, quantity: str, left: float, right: float, same: bool
+) -> None:
+    stored = []
+    for name, value in (("left", left), ("right", right)):
+        arrays = factory.arrays()
+        arrays["state"][1, 0] = value
+        record = factory.record(curves=(factory.curve(quantity=quantity),))
+        stored.append(write(tmp_path / name, record, arrays))
+    found = difference(*stored)
+    (curve,) = found.curves
+    assert curve.same == found.equal == same
+    assert (curve.exact, curve.largest == 0) == (False, same)
+    assert (found.compared, found.alike, found.rounded) == (2, 1 + same, int(same))
+    assert difference(stored[0], stored[0]).rounded == 0
+
+
+def test_scores_that_agree_to_12_digits(compared: Any) -> None:
+    verdict = Verdict(state="pass", weakest="rivers", score=0.2 + 1e-13)
+    assert compared(verdict=verdict).equal
+    assert not compared(verdict=verdict.model_copy(update={"score": 0.2 + 1e-11})).equal
+    assert compared(subject=factory.subject(target="./spec.toml")).equal  # another name for it
+
+
 def test_only_what_both_have_is_compared(compared: Any) -> None:
     arrays = {"blocks": np.array([3, 2, 9]), "state": factory.arrays()["state"][[3, 2, 0]][:, [1]]}
     (curve,) = compared(arrays, curves=(factory.curve(seeds=(1,)),)).curves

@@ -127,6 +127,47 @@ def test_what_is_no_record_is_said(tmp_path: Path) -> None:
     assert contents(tmp_path / "plain") == {"notes.txt": b"x"}
 
 
+def test_a_directory_without_a_name_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that is not set names the current directory to pathlib, and nobody meant that."""
+    monkeypatch.chdir(tmp_path)
+    words = "the name of the record's directory is empty; give one, or '.'"
+    with pytest.raises(RecordError, match=words):
+        write("", factory.record(), factory.arrays())
+    assert list(tmp_path.iterdir()) == []
+    write(".", factory.record(), factory.arrays())
+    with pytest.raises(RecordError, match=words):
+        read("")
+    assert read(".").record.verdict.state == "pass"
+
+
+@pytest.mark.parametrize("hidden", ["record.json", "commission.json"])
+def test_what_may_not_be_read_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    """Neither a record nor a directory that keeps others out, in which no path can be looked at."""
+    write(tmp_path, factory.record(), factory.arrays())
+    before = contents(tmp_path)
+
+    def refused(real: Any) -> Any:
+        def call(path: Path, *given: Any, **named: Any) -> Any:
+            if path.name == hidden:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return real(path, *given, **named)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("read_bytes", "exists"):
+            patch.setattr(Path, name, refused(getattr(Path, name)))
+        with pytest.raises(RecordError) as caught:
+            write(tmp_path, factory.record(), factory.arrays())
+    assert str(caught.value) == f"{tmp_path} cannot be read: permission denied"
+    assert contents(tmp_path) == before
+    write(tmp_path, factory.record(), factory.arrays())
+
+
 def test_a_record_that_contradicts_itself_is_not_written(tmp_path: Path) -> None:
     wrong: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "better than its weakest gate: 'rivers' is fail": (

@@ -58,6 +58,17 @@ def test_what_a_specification_says() -> None:
     assert (images.tokens, images.size) == (None, 5)
 
 
+def test_a_batch_that_is_given_is_the_data() -> None:
+    """Under every seed the same one; in the precision of the run."""
+    given = torch.ones(4, 8)
+    found = subject_of(specification(batch=given))
+    assert (found.batch, found.weights) == (4, subject_of(specification()).weights)
+    assert found == subject_of(specification(batch=given.double()))
+    for other, what in ((given * 2, "data"), (given[:3], "batch"), (4, "data")):
+        (change,) = subject_changes(found, subject_of(specification(batch=other)))
+        assert change.what == what
+
+
 @pytest.mark.parametrize(
     ("changes", "weights", "data"),
     [

@@ -226,6 +226,45 @@ def test_a_phone_needs_no_scrolling_sideways(page: Page) -> None:
         page.screen(1200, 1000)
 
 
+def test_a_phone_shows_the_gates_without_scrolling(page: Page) -> None:
+    """A sentence stands below its gate and state; side by side they would not fit."""
+    gates = "document.querySelector('[aria-label=\"Gates\"]')"
+    wide = f"{gates}.scrollWidth > {gates}.clientWidth"
+    below = (
+        f"(() => {{ const [gate, , reason] = [...{gates}.querySelectorAll('tbody tr')]"
+        ".find(row => row.lastElementChild.textContent).children;"
+        "return reason.getBoundingClientRect().top >= gate.getBoundingClientRect().bottom; })()"
+    )
+    assert (page.value(wide), page.value(below)) == (False, False)
+    page.screen(390, 844)
+    try:
+        page.until("innerWidth === 390")
+        assert (page.value(wide), page.value(below)) == (False, True)
+        page.value(f"{gates}.querySelector('table').classList.remove('stacked')")
+        assert (page.value(wide), page.value(below)) == (True, False)
+    finally:
+        page.screen(1200, 1000)
+
+
+def test_what_leads_to_a_figure_stays_with_it_on_paper(page: Page) -> None:
+    """Heading, sentence, legend: a page may not end behind any of them."""
+    apart = (
+        "[...document.querySelectorAll('section > h2, section > p, .legend, caption, thead')]"
+        ".filter(e => e.offsetParent && (e.tagName !== 'P' || e.nextElementSibling?.matches("
+        "'figure, .scroll'))).map(e => getComputedStyle(e).breakAfter)"
+    )
+    assert "auto" in page.value(apart)  # on a screen there is nothing to break
+    page.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert set(page.value(apart)) == {"avoid"}
+        before = "getComputedStyle(document.querySelector('section:has(#plot-rivers)')).breakBefore"
+        assert page.value(before) == "auto"
+        page.value("document.querySelector('#plot-rivers').classList.add('tall')")
+        assert page.value(before) == "page"  # what no page holds below its heading
+    finally:
+        page.call("Emulation.setEmulatedMedia", media="")
+
+
 def test_paper_shows_every_figure_on_white(page: Page) -> None:
     page.media(prefers_color_scheme="dark")
     drawn = "[...document.querySelectorAll('.plot')].filter(e => e.data).length"

@@ -9,12 +9,14 @@ import re
 import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from depthgauge.errors import MissingExtra
+from depthgauge.record.folder import read
 from depthgauge.report.contents import report_of
 from depthgauge.report.figure_data import data_of, harmless
 from depthgauge.report.html import to_html, unwrapped
@@ -201,6 +203,18 @@ def test_every_figure_has_words_and_numbers(root: Element) -> None:
 def test_states_are_words_with_a_mark_not_only_colours(root: Element) -> None:
     badges = [e for e in root.all("span") if "badge" in (e.attributes.get("class") or "")]
     assert {e.text for e in badges} == {"✓ pass", "! warn", "✗ fail", "? not measured"}
+
+
+def test_a_figure_taller_than_a_page_and_a_table_of_sentences_are_marked() -> None:
+    """Those of the example's record: a figure of four panels or more, and the gates."""
+    stored = read(Path(__file__).parents[2] / "examples" / "pre-rmsnorm")
+    shown = to_html(report_of(stored.record.to_dict(), stored.arrays))
+    plots = re.findall(r'class="(plot[a-z ]*)" id="[^"]*" role="img" [^>]*height:(\d+)px', shown)
+    assert {kind == "plot tall" for kind, height in plots if int(height) >= 1060} == {True}
+    assert {kind == "plot tall" for kind, height in plots if int(height) <= 810} == {False}
+    tables = re.findall(r'aria-label="([^"]*)"><table( class="stacked")?>', shown)
+    assert [name for name, stacked in tables if stacked] == ["Gates"]
+    assert len(tables) > 40
 
 
 def test_the_equation_is_drawn_by_the_browser_itself(root: Element) -> None:

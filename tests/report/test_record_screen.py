@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -62,4 +63,54 @@ def test_a_difference_of_many_curves(tmp_path: Path) -> None:
     assert "and 17 more curves, which differ less" in out
     assert out.index("q29") < out.index("q28")  # those that differ most first
     assert "q17" not in out
-    assert out.endswith("diff: 0 of 1 judgements and 29 of 30 curves differ, 0 stand in one only\n")
+    assert out.endswith(
+        "diff: 0 of 1 judgements and 29 of 30 curves differ, 2 are equal, 0 stand in one only\n"
+    )
+
+
+def screen_of(tmp_path: Path, **changes: Any) -> str:
+    """The screen of the factory's record against one that is changed."""
+    arrays = changes.pop("arrays", factory.arrays())
+    left = write(tmp_path / "left", factory.record(), factory.arrays())
+    right = write(tmp_path / "right", factory.record(**changes), arrays)
+    screen = console(160)
+    print_difference(
+        difference(left, right), ("left", left.record), ("right", right.record), screen
+    )
+    return shown(screen)
+
+
+def judged(**changes: Any) -> Any:
+    return (factory.gate(curves=(0,), judgements=(factory.judgement(**changes),)),)
+
+
+def test_what_agrees_to_12_digits_is_equal_and_counted(tmp_path: Path) -> None:
+    arrays = factory.arrays()
+    arrays["state"] = arrays["state"] * (1 + 4e-13)
+    gates = judged(value=1.2 * (1 + 4e-16), median=1.2 * (1 - 4e-13), margin=0.2 + 4e-13)
+    assert 1.2 * (1 + 4e-16) != 1.2
+    out = screen_of(tmp_path, arrays=arrays, gates=gates)
+    assert out.endswith("diff: equal (2 judgements and curves, 2 of them to 12 digits only)\n")
+    assert "->" not in out
+    assert screen_of(tmp_path).endswith("diff: equal (2 judgements and curves)\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"value": 1.2 * (1 + 1e-11)}, "1.2 -> 1.20000000001 "),
+        ({"margin": 0.2 + 1e-7}, "0.2 -> 0.2000001"),
+        ({"high": 1.2 * (1 + 1e-11)}, "high 1.2 -> 1.200000000012"),
+        ({"n": 3}, "n 2 -> 3"),
+        ({"reason": "another"}, "reason '' -> another"),
+        ({"state": "warn", "reason": "another"}, "pass -> warn"),
+    ],
+)
+def test_whatever_differs_can_be_seen(tmp_path: Path, changes: Any, said: str) -> None:
+    out = screen_of(tmp_path, gates=judged(**changes))
+    (row,) = [line for line in out.splitlines() if line.startswith("rivers  gradient_ratio")]
+    assert said in row
+    assert row.count("->") == 1
+    assert out.endswith(
+        "diff: 1 of 1 judgements and 0 of 1 curves differ, 1 are equal, 0 stand in one only\n"
+    )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from depthgauge.errors import SpecificationError
 from depthgauge.profile import SUMMARIES
+from depthgauge.study.bound import wrong_for
 from depthgauge.study.corridor import Bound, Corridor, Judgement, Verdict
 from tests.factories import profile
 
@@ -46,7 +47,7 @@ def one(verdict: Verdict) -> Judgement:
     ],
 )
 def test_margin_is_decades_to_the_nearest_bound(bound: Bound, state: str, margin: float) -> None:
-    verdict = Corridor.of(forward_drift=bound).judge(profile((1.0, 2.0, 4.0), (3.0, 1.5, 1.0)))
+    verdict = Corridor.of(forward_end_rms=bound).judge(profile((1.0, 2.0, 4.0), (3.0, 1.5, 1.0)))
     judgement = one(verdict)
     assert judgement.value == 4.0
     assert judgement.state == verdict.state == state
@@ -57,7 +58,7 @@ def test_margin_is_decades_to_the_nearest_bound(bound: Bound, state: str, margin
 
 def test_reasons_say_value_distance_and_bound() -> None:
     made = profile((1.0, 2.0, 4.0), (3.0, 1.5, 1.0))
-    fail = one(Corridor.of(forward_drift={"min": 0.1, "max": 0.4}).judge(made))
+    fail = one(Corridor.of(forward_end_rms={"min": 0.1, "max": 0.4}).judge(made))
     assert fail.reason == "4 is 1 decades outside max 0.4"
     low = one(Corridor.of(forward_drift={"min": 40, "max": 400}).judge(made))
     assert low.reason == "4 is 1 decades outside min 40"
@@ -156,7 +157,20 @@ def test_zero_is_infinitely_far_under_a_maximum_and_outside_every_minimum() -> N
     corridor = Corridor.of(nonfinite_fraction={"max": 0})
     assert corridor.judge(none).state == "pass"
     assert corridor.judge(some).state == "fail"
-    assert one(Corridor.of(nonfinite_fraction={"min": 0}).judge(none)).state == "pass"
+    assert one(Corridor.of(dead_fraction={"min": 0, "max": 1}).judge(
+        profile((1.0,) * 2, extra={"dead_fraction": [0.0]})
+    )).state == "pass"  # fmt: skip
+
+
+def test_a_negative_cosine_is_outside_a_minimum_of_zero() -> None:
+    corridor = Corridor.of(correlation={"min": 0})
+    for value, state in ((-0.3, "fail"), (-1e-300, "fail"), (0.0, "pass"), (0.3, "pass")):
+        made = profile((1.0,) * 2, extra={"correlation": [value, value]})
+        assert one(corridor.judge(made)).state == state
+    above = one(Corridor.of(correlation={"max": 0}).judge(
+        profile((1.0,) * 2, extra={"correlation": [-0.3, -0.3]})
+    ))  # fmt: skip
+    assert above.state == "pass"
 
 
 def test_a_river_that_is_zero_everywhere_has_no_small_drift() -> None:
@@ -332,13 +346,50 @@ def test_declarations_that_cannot_be_meant(declared: dict[str, Any], message: st
         Corridor.of(declared)
 
 
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("dead_fraction min 3", "min of dead_fraction is 3, which no value can meet; from 0 to 1"),
+        ("dead_fraction max 3", "max of dead_fraction is 3, which every value meets; from 0 to 1"),
+        ("participation_share min 1.01", "min of participation_share is 1.01, which no value can"),
+        ("participation_share min 0.1 max 10", "max of participation_share is 10, which every"),
+        ("nonfinite_fraction min 0", "the bound of nonfinite_fraction is min 0, which every value"),
+        ("dead_fraction max 1 warn 0", "the bound of dead_fraction is max 1, which every value"),
+        ("correlation min 2", "min of correlation is 2, which no value can meet; from -1 to 1"),
+        ("correlation max 1.5", "max of correlation is 1.5, which every value meets; from -1 to 1"),
+        ("forward_drift max 0.5", "max of forward_drift is 0.5, which no value can meet; 1 or mor"),
+        ("gradient_drift min 0.5", "min of gradient_drift is 0.5, which every value meets; 1 or m"),
+        ("forward_drift min 1 warn 0", "the bound of forward_drift is min 1, which every value"),
+        # Beside them those that tell values apart, if only by a warning.
+        ("dead_fraction min 1", ""),
+        ("dead_fraction max 1", ""),
+        ("dead_fraction min 0 max 0.5", ""),
+        ("correlation min 0", ""),
+        ("correlation max 1", ""),
+        ("forward_drift min 1", ""),
+        ("forward_drift max 1", ""),
+        ("gradient_ratio min 3 max 1e9", ""),
+        ("headroom_float16_bits min -3", ""),
+    ],
+)
+def test_a_bound_that_no_value_can_meet_or_that_every_value_meets(declared: str, said: str) -> None:
+    name, *words = declared.split()
+    bound = {key: float(value) for key, value in zip(words[::2], words[1::2], strict=True)}
+    if not said:
+        assert Corridor.of({name: bound}).to_dict() == {name: {"warn": 0.1, **bound}}
+        return
+    with pytest.raises(SpecificationError) as caught:
+        Corridor.of({name: bound})
+    assert str(caught.value).replace("; it is ", "; ").startswith(said)
+
+
 def test_a_name_is_bounded_once() -> None:
     with pytest.raises(SpecificationError, match="bounds forward_drift twice"):
         Corridor.of({"forward_drift": {"max": 3}}, forward_drift=Bound(max=3))
 
 
 def test_every_summary_can_be_bounded_and_nothing_else() -> None:
-    corridor = Corridor.of({name: {"max": 0.5} for name in SUMMARIES})
+    corridor = Corridor.of({name: {"max": 5 if "drift" in name else 0.5} for name in SUMMARIES})
     assert [name for name, _ in corridor.bounds] == list(SUMMARIES)
     assert len(corridor.judge(profile()).judgements) == len(SUMMARIES)
 
@@ -363,7 +414,7 @@ def bounds(draw: st.DrawFn) -> Bound:
 
 @given(st.dictionaries(st.sampled_from(list(SUMMARIES)), bounds()))
 def test_a_corridor_survives_a_round_trip_through_json(declared: dict[str, Bound]) -> None:
-    corridor = Corridor.of(declared)
+    corridor = Corridor.of({n: bound for n, bound in declared.items() if not wrong_for(n, bound)})
     assert Corridor.of(json.loads(json.dumps(corridor.to_dict(), allow_nan=False))) == corridor
 
 

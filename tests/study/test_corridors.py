@@ -14,7 +14,7 @@ import pytest
 from depthgauge.errors import SpecificationError
 from depthgauge.study.bound import Bound
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import Entry, NamedCorridor, corridor_named, names
+from depthgauge.study.corridors import CorridorFile, Entry, NamedCorridor, corridor_named, names
 from depthgauge.summaries import SUMMARIES
 from tests.factories import profile
 
@@ -246,6 +246,36 @@ def test_a_name_that_no_corridor_has(tmp_path: Path) -> None:
     )
     with pytest.raises(SpecificationError, match=r"absent\.toml cannot be read: no such file"):
         corridor_named(tmp_path / "absent.toml")
+
+
+def test_a_file_that_a_specification_names_is_beside_it_or_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    given = CorridorFile("sub/mine.toml", "mine.toml")
+    with pytest.raises(SpecificationError) as caught:
+        corridor_named(given)
+    assert str(caught.value) == (
+        "sub/mine.toml cannot be read: no such file, beside the specification that names it, and "
+        f"none at mine.toml from the current directory ({tmp_path}) either"
+    )
+    with pytest.raises(
+        SpecificationError, match=r"^mine\.toml cannot be read: no such file or dir"
+    ):
+        corridor_named(CorridorFile("mine.toml", "mine.toml"))  # one place, said once
+    (tmp_path / "mine.toml").write_text("[bounds.state_max]\nmax = 1")
+    assert corridor_named(given).origin == "mine.toml"
+    (tmp_path / "sub" / "mine.toml").write_text("[bounds.state_max]\nmax = 2")
+    found = corridor_named(given)
+    assert (found.origin, found.entries[0].bound.max) == ("sub/mine.toml", 2)
+    (tmp_path / "sub" / "mine.toml").write_text("[bounds.dead_fraction]\nmin = 3")
+    with pytest.raises(SpecificationError) as caught:
+        corridor_named(given)
+    assert str(caught.value) == (
+        "sub/mine.toml: bounds.dead_fraction: min of dead_fraction is 3, which no value can meet; "
+        "it is from 0 to 1"
+    )
 
 
 # ----------------------------------------------------------------------- the page

@@ -39,9 +39,10 @@ def require(
     ``target``: a specification or its TOML file, or a module at its initialisation, which must be
     what was commissioned, with the weights of a seed that was; None looks at the record alone.
     ``batch``: what the module's ``forward`` takes, to read the blocks of one that code builds;
-    without it such a module is known by its layers and weights alone. ``unmeasured``: gates that
-    may be not measured. Raises NotCommissionedError with every objection in a line, RecordError
-    where there is no record, TargetError for another target.
+    without it such a module is known by its layers and weights alone, and of one in which an
+    equation's network stands beside other layers that network alone is run. ``unmeasured``: gates
+    that may be not measured. Raises NotCommissionedError with every objection in a line,
+    RecordError where there is no record, TargetError for another target.
     """
     if found := list(objections(record, target, unmeasured, batch)):
         raise NotCommissionedError(_text(record, found))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from depthgauge.jsonable import jsonable
 from depthgauge.record.parts import CorridorPart, Subject
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "between",
     "corridor_changes",
     "equation_change",
+    "filled",
     "some",
     "specification_changes",
     "subject_changes",
@@ -95,7 +97,29 @@ def specification_changes(before: Subject, after: Subject) -> list[Change]:
     """What makes ``after`` the subject of another specification: not the depths of a sweep, nor
     what its code or another version of torch makes of the same words."""
     found = subject_changes(before, after, within=False)
-    return [c for c in found if c.what not in ("source", "weights", "data", "depths")]
+    kept = [c for c in found if c.what not in ("source", "weights", "data", "depths")]
+    return kept if before.kind != after.kind else [*_builder(before, after), *kept]
+
+
+def filled(subject: Subject, defaults: Mapping[str, object]) -> Subject:
+    """The subject with every argument that its builder runs with, given or not."""
+    if subject.kind != "builder" or not defaults:
+        return subject
+    return subject.model_copy(update={"arguments": {**jsonable(defaults), **subject.arguments}})
+
+
+def _builder(before: Subject, after: Subject) -> list[Change]:
+    """Another callable, or one in a file of another name; seen from two places a path is told by
+    the end that both have."""
+    if before.kind != "builder":
+        return []
+    named = [subject.target.rpartition(":")[2] for subject in (before, after)]
+    files = [subject.source.file if subject.source else "" for subject in (before, after)]
+    old, new = (file.split("/") for file in files)
+    shared = min(len(old), len(new))
+    if not all(files) or old[-shared:] == new[-shared:]:
+        return _plain("target", *named)
+    return _plain("target", *(f"{file}:{name}" for file, name in zip(files, named, strict=True)))
 
 
 def _unfolded(subject: Subject) -> str:

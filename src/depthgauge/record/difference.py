@@ -3,16 +3,18 @@
     decades    log10(left / right), for quantities that are magnitudes
     plain      left - right, for shares and signed means
 
-The largest difference of a curve is over the blocks and seeds that both have.
+The largest difference of a curve is over the blocks and seeds that both have. Numbers are the same
+where they agree to 12 digits: float64 leaves more of a sum, but not of one taken in another order,
+as by another number of threads. Where they are not the same to the last bit is said too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,12 @@ __all__ = ["CurveDifference", "JudgementDifference", "RecordDifference", "differ
 
 Unit: TypeAlias = Literal["decades", "plain"]
 Numbers: TypeAlias = NDArray[np.float64]
+#: Relative, and of margins absolute, for they are logarithms.
+_DIGITS: Final = 1e-12
+#: A rounding of what is of order 1 and has cancelled.
+_NOTHING: Final = 1e-15
+_MARGINS: Final = ("margin", "score")
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -42,11 +50,22 @@ class JudgementDifference:
     right: Judgement
 
     @property
-    def same(self) -> bool:
+    def exact(self) -> bool:
+        """To the last bit."""
         return self.left == self.right
+
+    @property
+    def changes(self) -> list[Change]:
+        """What is another in ``right``, by the names of the record."""
+        return _beyond_rounding(between(self.left.model_dump(), self.right.model_dump()))
+
+    @property
+    def same(self) -> bool:
+        return not self.changes
 
     def to_dict(self) -> dict[str, Any]:
         out: dict[str, Any] = {"gate": self.gate, "name": self.name, "same": self.same}
+        out["exact"] = self.exact
         for name in ("state", "value", "margin"):
             for side in ("left", "right"):
                 judgement = getattr(self, side)
@@ -61,7 +80,8 @@ class CurveDifference:
     """One curve that stands in both records.
 
     ``largest`` is the signed difference of largest magnitude, left against right, at ``block`` and
-    ``seed``; NaN where only one of them is a number. ``note`` says what could not be compared.
+    ``seed``; NaN where only one of them is a number, 0 where they agree to 12 digits (``exact``: to
+    the last bit). ``note`` says what could not be compared.
     """
 
     gate: str
@@ -73,6 +93,7 @@ class CurveDifference:
     block: int | None
     seed: int | None
     note: str = ""
+    exact: bool = False
 
     @property
     def same(self) -> bool:
@@ -89,6 +110,7 @@ class CurveDifference:
             "depth": self.depth,
             "quantity": self.quantity,
             "same": self.same,
+            "exact": self.exact,
             "largest": self.largest,
             "unit": self.unit,
             "block": self.block,
@@ -108,7 +130,6 @@ class RecordDifference:
     """Left against right. ``subject``: what differs in the model or in how it was run; two records
     of different models are compared, and that stands first."""
 
-    equal: bool
     subject: tuple[Change, ...]
     corridor: tuple[Change, ...]
     verdict: tuple[Change, ...]
@@ -122,11 +143,39 @@ class RecordDifference:
     def same_subject(self) -> bool:
         return not self.subject
 
+    @property
+    def equal(self) -> bool:
+        """Whether both hold the same findings; what their targets are called may differ."""
+        apart = (self.subject, self.corridor, self.verdict, self.only_left, self.only_right)
+        return not any((*apart, self.others)) and self.alike == self.compared
+
+    @property
+    def compared(self) -> int:
+        """The judgements and curves that stand in both."""
+        return len(self._both)
+
+    @property
+    def alike(self) -> int:
+        """Those of them that are the same."""
+        return sum(each.same for each in self._both)
+
+    @property
+    def rounded(self) -> int:
+        """Those that are the same, but not to the last bit."""
+        return sum(each.same and not each.exact for each in self._both)
+
+    @property
+    def _both(self) -> tuple[JudgementDifference | CurveDifference, ...]:
+        return *self.judgements, *self.curves
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of ``depthgauge diff --json``."""
         return {
             "equal": self.equal,
             "same_subject": self.same_subject,
+            "compared": self.compared,
+            "alike": self.alike,
+            "rounded": self.rounded,
             "subject": [change.to_dict() for change in self.subject],
             "corridor": [change.to_dict() for change in self.corridor],
             "verdict": [change.to_dict() for change in self.verdict],
@@ -139,7 +188,7 @@ class RecordDifference:
 
 
 def difference(left: Stored, right: Stored) -> RecordDifference:
-    """What is another in ``right``; equal when both have one fingerprint."""
+    """What is another in ``right``."""
     a, b = left.record, right.record
     judgements, alone = _matched(_judgements(a.gates), _judgements(b.gates))
     curves, undrawn = _matched(_curves(left), _curves(right))
@@ -155,18 +204,35 @@ def difference(left: Stored, right: Stored) -> RecordDifference:
     others = [c for name, (x, y) in gates.items() for c in between(_rest(x), _rest(y), name)]
     others += between(list(a.notes), list(b.notes), "notes")
     return RecordDifference(
-        equal=a.fingerprint == b.fingerprint,
         subject=tuple(subject_changes(a.subject, b.subject, within=False)),
         corridor=tuple(corridor_changes(a.corridor, b.corridor)),
-        verdict=tuple(between(a.verdict.model_dump(), b.verdict.model_dump(), "verdict")),
+        verdict=tuple(
+            _beyond_rounding(between(a.verdict.model_dump(), b.verdict.model_dump(), "verdict"))
+        ),
         judgements=tuple(
             JudgementDifference(gate, name, x, y) for (gate, name, _), (x, y) in judgements.items()
         ),
         curves=tuple(_compared(x, y, left, right) for x, y in curves.values()),
         only_left=only[0],
         only_right=only[1],
-        others=tuple(others),
+        others=tuple(_beyond_rounding(others)),
     )
+
+
+def _beyond_rounding(changes: Iterable[Change]) -> list[Change]:
+    """Those of which the numbers differ in their first 12 digits."""
+    return [
+        change for change in changes
+        if not _near(change.before, change.after, change.what.rpartition(".")[2] in _MARGINS)
+    ]  # fmt: skip
+
+
+def _near(a: object, b: object, margin: bool = False) -> bool:
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return all(map(_near, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_DIGITS, abs_tol=_DIGITS if margin else _NOTHING)
+    return a == b
 
 
 def _matched(
@@ -222,9 +288,9 @@ def _compared(left: Curve, right: Curve, at: Stored, to: Stored) -> CurveDiffere
     unit, found = _differences(left.quantity, a, b)
     named = (left.gate, left.configuration, left.depth, left.quantity)
     note = ", ".join(notes)
-    size = np.abs(found)
+    size, exact = np.abs(found), bool(np.array_equal(a, b, equal_nan=True))
     if not size.size or not size.any():
-        return CurveDifference(*named, 0.0, unit, None, None, note)
+        return CurveDifference(*named, 0.0, unit, None, None, note, exact)
     row, column = np.unravel_index(int(size.argmax()), size.shape)  # NaN before all numbers
     largest = float(found[row, column])
     return CurveDifference(*named, largest, unit, int(blocks[row]), int(seeds[column]), note)
@@ -242,7 +308,10 @@ def _differences(quantity: str, a: Numbers, b: Numbers) -> tuple[Unit, Numbers]:
     known = QUANTITIES.get(quantity)
     positive = bool((a >= 0).all() and (b >= 0).all())
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if known.scale == "log" if known else positive:
-        return "decades", np.where(same, 0.0, decades(a, b))
     with np.errstate(all="ignore"):
-        return "plain", np.where(same, 0.0, a - b)
+        size, apart = np.maximum(np.abs(a), np.abs(b)), np.abs(a - b)
+        if known.scale == "log" if known else positive:
+            return "decades", np.where(same | (apart <= _DIGITS * size), 0.0, decades(a, b))
+        # What is signed may cancel: against the largest of the curve.
+        most = np.max(size, initial=0.0, where=np.isfinite(size))
+        return "plain", np.where(same | (apart <= _DIGITS * most + _NOTHING), 0.0, a - b)

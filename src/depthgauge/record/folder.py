@@ -28,6 +28,7 @@ __all__ = [
     "Stored",
     "commit",
     "examined",
+    "folder_of",
     "held",
     "opened",
     "read",
@@ -71,7 +72,7 @@ def write(directory: Place, record: Record, arrays: Arrays) -> Stored:
     Raises RecordError: the directory holds something else, another writer is at it, the disk is
     full, or the record contradicts itself. The old record is untouched then.
     """
-    folder = Path(directory)
+    folder = folder_of(directory)
     opened(folder)
     with locked(folder):
         recovered(folder)
@@ -100,14 +101,24 @@ def commit(folder: Path, record: Record, arrays: Arrays) -> Stored:
     return Stored(whole, unpack(curves))
 
 
+def folder_of(directory: Place) -> Path:
+    """The directory of a record; an empty name, as of a variable that is not set, is none."""
+    if not os.fspath(directory):
+        raise RecordError("the name of the record's directory is empty; give one, or '.'")
+    return Path(directory)
+
+
 def opened(folder: Path) -> None:
     """Make the directory of a record, or see that it is one that may be written to."""
-    if folder.exists() and not folder.is_dir():
-        raise RecordError(f"{folder} is a file; give the name of a directory")
-    made(folder)
-    if (folder / GATES / PLAN).exists() or (folder / _NEXT).exists() or _is_ours(folder):
-        return
-    there = sorted(p.name for p in folder.iterdir() if p.name != LOCK and p.suffix != ".part")
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise RecordError(f"{folder} is a file; give the name of a directory")
+        made(folder)
+        if (folder / GATES / PLAN).exists() or (folder / _NEXT).exists() or _is_ours(folder):
+            return
+        there = sorted(p.name for p in folder.iterdir() if p.name != LOCK and p.suffix != ".part")
+    except OSError as error:  # not ours to read, so not ours to replace
+        raise RecordError(f"{folder} cannot be read: {_why(error)}") from None
     if there:
         more = f" and {len(there) - 3} more" if len(there) > 3 else ""
         raise RecordError(
@@ -116,11 +127,12 @@ def opened(folder: Path) -> None:
         )
 
 
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
 def _is_ours(folder: Path) -> bool:
-    try:
-        data = _bytes(folder / DOCUMENT)
-    except OSError:  # not ours to read, so not ours to replace
-        return False
+    data = _bytes(folder / DOCUMENT)
     return data is not None and FORMAT.encode() in data
 
 
@@ -140,12 +152,11 @@ def held(directory: Place) -> tuple[bytes, bytes | None]:
 
     Raises RecordError where there is no record, whether or not it would be a good one.
     """
-    folder = Path(directory)
+    folder = folder_of(directory)
     try:
         document, curves = _pair(folder)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise RecordError(f"{folder} cannot be read: {why}") from None
+        raise RecordError(f"{folder} cannot be read: {_why(error)}") from None
     if document is None:
         raise RecordError(_no_record(folder))
     return document, curves

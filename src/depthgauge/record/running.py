@@ -25,7 +25,14 @@ from pydantic import ValidationError
 
 from depthgauge.errors import RecordError
 from depthgauge.record.arrays import Arrays, pack, unpack
-from depthgauge.record.changes import between, some, specification_changes, subject_changes
+from depthgauge.record.changes import (
+    Change,
+    between,
+    filled,
+    some,
+    specification_changes,
+    subject_changes,
+)
 from depthgauge.record.checks import DOCUMENT
 from depthgauge.record.document import CorridorPart, Record, canonical, misfit
 from depthgauge.record.files import dropped, locked, made, placed, sweep
@@ -36,6 +43,7 @@ from depthgauge.record.folder import (
     Stored,
     commit,
     examined,
+    folder_of,
     opened,
     read,
     recovered,
@@ -47,6 +55,10 @@ __all__ = ["Done", "Running"]
 
 #: The member of a gate's file that holds its document.
 _DOCUMENT: Final = "gate.json"
+
+#: Of a plan, what makes it that of another specification; what else it holds (depths, changes, the
+#: rival) is how the same one is looked at.
+_SPECIFIED: Final = ("input", "optimizer", "lr", "corridor", "bounds")
 
 _ANEW: Final = "leave --resume out to commission it anew, or give another directory"
 
@@ -90,8 +102,11 @@ class Running:
     commission was asked for again with ``resume`` and had ended already.
     """
 
-    def __init__(self, folder: Path, begun: _Begun, stack: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, begun: _Begun, stack: ExitStack, defaults: Mapping[str, object]
+    ) -> None:
         self._folder, self._begun, self._stack = folder, begun, stack
+        self._defaults = defaults
         self.done: list[Done] = []
         self.finished: Stored | None = None
 
@@ -106,25 +121,27 @@ class Running:
         overwrite: bool = False,
         command: Sequence[str] = (),
         place: Place = ".",
+        defaults: Mapping[str, object] = {},
     ) -> Running:
         """Begin a commission, or go on with it; the directory is locked until it is closed.
 
         ``plan``: what the gates are and do, as JSON: whatever must be the same for the gates that
         are done to hold. ``command`` and ``place``: the command line, and where the target stands,
-        whose repository is looked at. Without ``resume`` the gates of an earlier attempt are
-        removed; a record of the same specification, with ``overwrite`` of any, stays until the new
-        one takes its place.
+        whose repository is looked at. ``defaults``: what arguments of a builder are that are not
+        given, so that one given as its default is no other. Without ``resume`` the gates of an
+        earlier attempt are removed; a record of the same specification, with ``overwrite`` of any,
+        stays until the new one takes its place.
 
         Raises RecordError: the directory holds something else, another writer is at it, what it
         holds was begun with another subject, plan or version, or is another's record.
         """
-        folder, planned = Path(directory), json.loads(canonical(plan))
+        folder, planned = folder_of(directory), json.loads(canonical(plan))
         provenance = begun(command, place, directory).model_copy(update={"plan": planned})
         opened(folder)
         with ExitStack() as stack:
             stack.enter_context(locked(folder))
             recovered(folder)
-            running = cls(folder, _Begun(subject=subject, provenance=provenance), stack)
+            running = cls(folder, _Begun(subject=subject, provenance=provenance), stack, defaults)
             if not (resume and running._continued()):
                 if not overwrite:
                     running._spare()
@@ -160,12 +177,25 @@ class Running:
             raise RecordError(
                 f"{self._folder} holds a record that cannot be read ({faults[0]}); {wanted}"
             )
-        changes = specification_changes(stored.record.subject, self._begun.subject)
-        if changes:
+        if changes := self._another(stored.record):
             raise RecordError(
                 f"{self._folder} holds the record of another specification ({some(changes)}); "
                 f"{wanted}"
             )
+
+    def _another(self, record: Record) -> list[Change]:
+        """What makes the specification of a record another one than that of today."""
+        subjects = record.subject, self._begun.subject
+        found = specification_changes(*(filled(each, self._defaults) for each in subjects))
+        told = {change.what.rpartition(".")[2] for change in found}  # the step of an equation
+        before, after = (
+            {key: made.plan[key] for key in _SPECIFIED if key in made.plan}
+            for made in (record.provenance, self._begun.provenance)
+        )
+        planned = list(between(before, after))
+        if any(change.what == "corridor" for change in planned):
+            told.add("bounds")  # those of another corridor
+        return [*found, *(c for c in planned if c.what.partition(".")[0] not in told)]
 
     def _start(self) -> None:
         """Make the folder of gates, with what began in it or not at all."""
@@ -208,7 +238,7 @@ class Running:
         if not (self._folder / DOCUMENT).exists():
             return False
         stored = read(self._folder)
-        if specification_changes(stored.record.subject, self._begun.subject):
+        if self._another(stored.record):
             return False
         self._same(stored.record.subject, stored.record.provenance)
         self.finished = stored
@@ -217,7 +247,8 @@ class Running:
     def _same(self, subject: Subject, made: Provenance) -> None:
         """Raise where what the directory holds is not what is asked for now."""
         today = self._begun
-        found = subject_changes(subject, today.subject, False)
+        before, after = (filled(each, self._defaults) for each in (subject, today.subject))
+        found = subject_changes(before, after, within=False)
         told = {change.what.rpartition(".")[2] for change in found}  # the step, the depths
         changes = list(map(str, found))
         planned = between(made.plan, today.provenance.plan)

@@ -21,8 +21,10 @@ from depthgauge.equation.nodes import SCALARS, Block, Let
 from depthgauge.equation.text import to_text
 from depthgauge.errors import SpecificationError
 from depthgauge.jsonable import jsonable
+from depthgauge.record.blocks import Block as ModuleBlock
+from depthgauge.record.blocks import as_drawn
 from depthgauge.record.document import equation_hash, hashed
-from depthgauge.record.modules import as_drawn, block_of, layers_of
+from depthgauge.record.modules import layers_of
 from depthgauge.record.parts import Source, Subject
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from depthgauge.study.specification import Specification
 
 __all__ = [
+    "bias_is_drawn",
     "builder_subject",
     "drawn_hash",
     "equation_subject",
@@ -79,7 +82,7 @@ def subject_of(
         m=network.count.m * network.depth,
         placement=network.count.placement,
         draws=network.draws,
-        batch=batch,
+        batch=batch if isinstance(batch, int) else len(batch),
         dtype=specification.dtype,
         device=specification.device,
         seeds=seeds,
@@ -198,39 +201,56 @@ def source_of(target: str | Callable[..., Any]) -> str | None:
 # -------------------------------------------------------------------------- fingerprints
 
 
-def module_hash(module: nn.Module) -> str:
-    """Of every parameter and buffer of a module: name, precision, shape, numbers."""
+def module_hash(module: nn.Module, names: Mapping[str, str] = {}, dtype: str = "") -> str:
+    """Of every parameter and buffer of a module: name, precision, shape, numbers. ``names``: those
+    that count instead of its own, ``dtype``: the precision that its numbers are taken in."""
+    import torch
+
+    kind = getattr(torch, dtype) if dtype else None
     named = [*module.named_parameters(), *module.named_buffers()]
-    return _tensors_hash(iter(named))
+    return _tensors_hash(
+        (names.get(name, name), x if kind is None or not x.is_floating_point() else x.to(kind))
+        for name, x in named
+    )
 
 
-def drawn_hash(module: nn.Module, network: Network) -> str:
+def drawn_hash(
+    module: nn.Module, network: Network, blocks: Sequence[ModuleBlock], dtype: str
+) -> str:
     """Of what is drawn in a module that the equation of ``network`` built: that of its weights as
-    a subject has it, by block and layer, wherever the blocks stand in the module.
+    a subject has it, by block and layer, wherever the ``blocks`` stand in the module; ``dtype``:
+    the precision to take them in.
 
     Biases are among it where they are drawn, which most are not: they begin at 0.
     """
+    import torch
+
     layers = {layer.name: layer for layer in network.layers.weights}
+    kind = getattr(torch, dtype)
     named: list[tuple[str, Tensor]] = []
     parameters = dict(module.named_parameters())
-    for path, parameter in parameters.items():
-        if (place := block_of(path)) is None:
-            continue
-        _, block, name = place
-        layer = layers.get(name)
-        shape = tuple(parameter.shape) if layer is None else as_drawn(parameter.shape, layer.shape)
-        named.append((f"{block}.{name}", parameter.reshape(shape)))
-        bias = parameters.get(f"{path.removesuffix('weight')}bias")
-        drawn = name in layers and (
-            network.chosen[name].kind == "torch" or f"{name}.bias" in network.chosen
-        )
-        if drawn and bias is not None:
-            named.append((f"{block}.{name}.bias", bias))
+    for number, block in enumerate(blocks, 1):
+        own = block.weights
+        ordered = {name: own[name] for name in (*layers, *own) if name in own}  # as they are drawn
+        for name, path in ordered.items():
+            parameter, layer = parameters[path].detach(), layers.get(name)
+            shape = () if layer is None else layer.shape
+            held = parameter.to(kind).reshape(as_drawn(parameter.shape, shape))
+            named.append((f"{number}.{name}", held))
+            bias = parameters.get(f"{path.removesuffix('weight')}bias")
+            if bias is not None and bias_is_drawn(network, name):
+                named.append((f"{number}.{name}.bias", bias.detach().to(kind)))
     return _tensors_hash(named)
 
 
-def _drawn(network: Network, seed: int, batch: int, dtype: str) -> tuple[str, str]:
-    """The hashes of all weights of a network, and of its batch, under one seed."""
+def bias_is_drawn(network: Network, layer: str) -> bool:
+    """Whether the bias of a layer is drawn as its weight is, and does not begin at 0."""
+    chosen = network.chosen
+    return layer in chosen and (chosen[layer].kind == "torch" or f"{layer}.bias" in chosen)
+
+
+def _drawn(network: Network, seed: int, batch: int | Tensor, dtype: str) -> tuple[str, str]:
+    """The hashes of all weights of a network, and of its batch, drawn or given, under one seed."""
     import torch
 
     from depthgauge.arguments import dtype_of
@@ -238,9 +258,11 @@ def _drawn(network: Network, seed: int, batch: int, dtype: str) -> tuple[str, st
     from depthgauge.network.weights import Member, Weights
 
     kind, source = dtype_of(dtype), draws(network.draws, seed)
-    shape = torch.Size((batch, *network.state_shape))
-    numbers = source.source(INPUT, "input").normal(shape.numel())
-    data = _tensors_hash([("input", torch.from_numpy(numbers).reshape(shape).to(kind))])
+    if isinstance(batch, int):
+        shape = torch.Size((batch, *network.state_shape))
+        numbers = source.source(INPUT, "input").normal(shape.numel())
+        batch = torch.from_numpy(numbers).reshape(shape)
+    data = _tensors_hash([("input", batch.to(kind))])
     member = Member(source, network.chosen)
     weights = Weights([member], network.layers.weights, kind, torch.device("cpu"))
 

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from depthgauge.jsonable import jsonable
-from depthgauge.record.changes import Change, corridor_changes, subject_changes
+from depthgauge.record.changes import Change, corridor_changes, filled, subject_changes
 from depthgauge.record.checks import NEWER, Fault
 from depthgauge.record.document import Record
 from depthgauge.record.folder import Place, examined
@@ -86,7 +85,7 @@ def verify(
         return Verification(name, "newer" if newer else "broken", tuple(faults), record, False)
     changes = list[Change]()
     if subject is not None:
-        changes += subject_changes(_filled(record.subject, defaults), _filled(subject, defaults))
+        changes += subject_changes(filled(record.subject, defaults), filled(subject, defaults))
     if isinstance(corridor, CorridorPart):
         changes += corridor_changes(record.corridor, corridor)
     elif corridor is not None:
@@ -99,13 +98,6 @@ def verify(
 
 def _bounds(count: int) -> str:
     return f"{count} bound{'s' * (count != 1)}"
-
-
-def _filled(subject: Subject, defaults: Mapping[str, object]) -> Subject:
-    """The subject with every argument that its builder runs with, given or not."""
-    if subject.kind != "builder" or not defaults:
-        return subject
-    return subject.model_copy(update={"arguments": {**jsonable(defaults), **subject.arguments}})
 
 
 def _torch(record: Record) -> Sequence[Change]:

@@ -51,6 +51,8 @@ _ASSETS: Final = files("depthgauge.report") / "assets"
 _DASHES: Final = ("", "6 4", "2 3", "8 3 2 3", "12 4", "12 3 3 3")
 #: The last colour is the ink.
 _COLOURS: Final = 7
+#: Of a figure, what fits on a printed page below a heading and a legend.
+_PAGE: Final = 820
 #: Figures whose title is not that of their section.
 _TITLED: Final = ("spectrum", "growth")
 _INK: Final = 6
@@ -177,7 +179,7 @@ def _table(table: Table) -> str:
     title = escape(table.title)
     # What scrolls sideways must be reached by the keyboard, and then needs a name.
     shown = (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table>'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table{_kind(table)}>'
         f"<caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
         f"</div>"
     )
@@ -185,6 +187,12 @@ def _table(table: Table) -> str:
         return shown
     summary = f"{title} ({len(table.rows)} rows)"
     return f'<details class="long"><summary>{summary}</summary>\n{shown}\n</details>'
+
+
+def _kind(table: Table) -> str:
+    """A name, a word and a sentence stand above one another where the screen is narrow."""
+    sentences = any(len(row[-1]) > 30 for row in table.rows)
+    return ' class="stacked"' if len(table.columns) == 3 and sentences else ""
 
 
 def _cells(table: Table, row: tuple[str, ...]) -> Iterable[str]:
@@ -222,7 +230,7 @@ def _figure(figure: Figure | EffectFigure) -> str:
     return f"""<figure id="figure-{anchor}" aria-label="{title}">
 {heading}
 {_legend(figure)}
-<div class="plot" id="plot-{anchor}" role="img" aria-label="{escape(figure.summary())}"
+<div class="{_plot(figure)}" id="plot-{anchor}" role="img" aria-label="{escape(figure.summary())}"
  style="height:{_height(figure)}px"></div>
 <script type="application/json" class="data">{data_of(figure)}</script>
 <figcaption>{escape(figure.caption)}</figcaption>
@@ -258,6 +266,10 @@ def _button(kind: str, number: int, swatch: str, label: str) -> str:
         f'<button type="button" aria-pressed="true" data-{kind}="{number}">{swatch}'
         f"<span>{escape(label)}</span></button>"
     )
+
+
+def _plot(figure: Figure | EffectFigure) -> str:
+    return "plot tall" if _height(figure) > _PAGE else "plot"
 
 
 def _height(figure: Figure | EffectFigure) -> int:

@@ -104,16 +104,18 @@ def print_difference(
 
 
 def difference_line(found: RecordDifference) -> str:
-    """The closing line: ``diff: equal``, or how much is not."""
+    """The closing line: that all is equal, or how much is and how much is not."""
+    rounded = f", {found.rounded} of them to 12 digits only" if found.rounded else ""
     if found.equal:
-        return "diff: equal"
+        return f"diff: equal ({found.compared} judgements and curves{rounded})"
     judged = sum(not each.same for each in found.judgements)
     curves = sum(not each.same for each in found.curves)
     only = len(found.only_left) + len(found.only_right)
     models = "" if found.same_subject else "different subjects, "
     return (
         f"diff: {models}{judged} of {len(found.judgements)} judgements and {curves} of "
-        f"{len(found.curves)} curves differ, {only} stand in one only"
+        f"{len(found.curves)} curves differ, {found.alike} are equal{rounded}, {only} stand in one "
+        f"only"
     )
 
 
@@ -121,17 +123,35 @@ def _judgements(judged: Sequence[JudgementDifference]) -> list[Column]:
     def both(name: str) -> list[str]:
         return [_arrow(getattr(j.left, name), getattr(j.right, name)) for j in judged]
 
-    return [
+    shown = [
         Column("gate", [each.gate for each in judged], right=False),
         Column("bounded", [each.name for each in judged], right=False),
         Column("state", both("state"), right=False),
         Column("value", both("value"), right=False),
         Column("margin", both("margin"), right=False),
     ]
+    rest = ["; ".join(_rest(each)) for each in judged]
+    return [*shown, Column("and", rest, right=False)] if any(rest) else shown
+
+
+#: What of a judgement has a column of its own.
+_JUDGED = ("state", "value", "margin")
+
+
+def _rest(judged: JudgementDifference) -> list[str]:
+    """What of it is another where no column shows that it is."""
+    changes = judged.changes
+    return [] if any(c.what in _JUDGED for c in changes) else list(map(str, changes))
 
 
 def _arrow(left: object, right: object) -> str:
+    """Both, in as many digits as tell them apart."""
     a, b = (_cell(x) for x in (left, right))
+    if isinstance(left, float) and isinstance(right, float) and left != right:
+        digits = 4
+        while a == b:
+            digits += 1
+            a, b = (f"{x:.{digits}g}" for x in (left, right))
     return a if left == right else f"{a} -> {b}"
 
 

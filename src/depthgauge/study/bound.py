@@ -83,11 +83,11 @@ def nearer(bound: Bound, value: float, scale: Scale) -> str:
 def _decades(large: float, small: float) -> float:
     """log10(large / small): its sign is that of large - small, also near 1 and far from it.
 
-    +inf when ``small`` is 0 or less (even under ``large = 0``: 0 is inside both ``max = 0`` and
-    ``min = 0``), else -inf when ``large`` is.
+    +inf when ``small`` is 0 or less and ``large`` is no less (even under ``large = 0``: 0 is inside
+    both ``max = 0`` and ``min = 0``), else -inf when ``large`` is 0 or less.
     """
     if small <= 0:
-        return math.inf
+        return math.inf if large >= small else -math.inf
     if large <= 0:
         return -math.inf
     far = math.log10(large) - math.log10(small)
@@ -130,4 +130,39 @@ def wrong_for(name: str, bound: Bound) -> str:
         if value is not None and (value < 0 or (log and value == 0)):
             allowed = "a positive number" if log else f"a {SUMMARIES[name].unit}, 0 or more"
             return f"{side} of {name} is {value:g}; give {allowed}"
+    return _pointless(name, bound)
+
+
+#: The least and the largest value of a summary, where its definition says so; by name, else by
+#: unit. A drift below 1 is that of a river of zeros, which no bound lets through.
+_RANGES: Final = {
+    "forward_drift": (1.0, math.inf),
+    "gradient_drift": (1.0, math.inf),
+    "share": (0.0, 1.0),
+    "cosine": (-1.0, 1.0),
+}
+
+
+def _pointless(name: str, bound: Bound) -> str:
+    """``""``, or which side of the bound no value can meet, or every value does.
+
+    At the end of the range a side may still warn of the values that come near it.
+    """
+    unit = SUMMARIES[name].unit
+    low, high = _RANGES.get(name) or _RANGES.get(unit) or (-math.inf, math.inf)
+    least = -math.inf if bound.min is None else bound.min
+    most = math.inf if bound.max is None else bound.max
+    if math.isinf(low):
+        return ""
+    what = f"{low:g} or more" if math.isinf(high) else f"from {low:g} to {high:g}"
+    for side, value, none, every in (
+        ("min", least, least > high, bound.min is not None and least < low),
+        ("max", most, most < low, bound.max is not None and most > high),
+    ):
+        if none or every:
+            met = "no value can meet" if none else "every value meets"
+            return f"{side} of {name} is {value:g}, which {met}; it is {what}"
+    warns = bound.warn > 0 and (least > 0 or math.isfinite(most))  # a margin to 0 is infinite
+    if least <= low and most >= high and not warns:
+        return f"the bound of {name} is {bound}, which every value meets; it is {what}"
     return ""

@@ -134,8 +134,7 @@ class BuilderCase:
 
     def changed(self, change: Change) -> BuilderCase:
         name, value = change.factor, change.value
-        known = self._values
-        if name == "dtype" and name not in known:
+        if name == "dtype" and name not in self._values:
             dtype_of(value)
             return replace(self, dtype=value, name=str(change), digests={})
         if isinstance(self.target, Mapping) and name == "size":

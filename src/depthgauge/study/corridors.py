@@ -33,7 +33,7 @@ from depthgauge.study.bound import Bound
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.sections import toml_of
 
-__all__ = ["Entry", "NamedCorridor", "corridor_named", "corridor_of", "names"]
+__all__ = ["CorridorFile", "Entry", "NamedCorridor", "corridor_named", "corridor_of", "names"]
 
 _KEYS: Final = ("name", "about", "base", "bounds", "when")
 _WHEN: Final = ("depth", "dtype", "bounds")
@@ -63,6 +63,29 @@ class Entry:
         elif self.least > 1:
             depth = f"depth {self.least} and more"
         return ", ".join(filter(None, (depth, self.dtype)))
+
+
+@dataclass(frozen=True)
+class CorridorFile(os.PathLike[str]):
+    """The file of a corridor that a specification names: the one ``beside`` it, or where there is
+    none the one that the same path leads to from ``here``, the current directory."""
+
+    beside: str
+    here: str
+
+    def __fspath__(self) -> str:
+        elsewhere = os.path.exists(self.here) and not os.path.exists(self.beside)
+        return self.here if elsewhere else self.beside
+
+    @property
+    def missing(self) -> str:
+        """``""``, or that neither is there."""
+        if self.beside == self.here or os.path.lexists(self.beside) or os.path.lexists(self.here):
+            return ""
+        return (
+            f"{self.beside} cannot be read: no such file, beside the specification that names it, "
+            f"and none at {self.here} from the current directory ({os.getcwd()}) either"
+        )
 
 
 @dataclass(frozen=True)
@@ -130,6 +153,8 @@ def corridor_named(given: str | os.PathLike[str]) -> NamedCorridor:
             f"corridor is '{text}', expected one of {', '.join(names())}{nearest(text, names())}, "
             f"or a file such as mine.toml"
         )
+    if isinstance(given, CorridorFile) and given.missing:
+        raise SpecificationError(given.missing)
     document = toml_of(text, "a corridor")
     return replace(_read(text, document, PurePath(text).stem), origin=text)
 

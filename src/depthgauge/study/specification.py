@@ -23,6 +23,7 @@ from depthgauge.equation.parse import parse, parse_init, parse_scalar
 from depthgauge.errors import EquationError, NetworkError, SpecificationError
 from depthgauge.network.spec import Network
 from depthgauge.study.corridor import Corridor
+from depthgauge.study.corridors import CorridorFile
 from depthgauge.study.sections import read_document
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def read_specification(
     declared = _corridor(source, document.corridor)
     planned = document.commission.given()
     if (named := planned.get("corridor")) is not None:
-        planned["corridor"] = _beside(file, named)
+        planned["corridor"] = _corridor_of(file, named)
     found = Specification(network, corridor=declared, commission=planned, **run)
     try:
         _ = found.step
@@ -123,12 +124,11 @@ def read_specification(
     return found
 
 
-def _beside(file: str, corridor: str) -> str:
-    """The path of a corridor's file, which is beside the specification's or else where the path
-    leads from the current directory; a corridor's name as it is."""
-    path = os.path.join(os.path.dirname(file), corridor)
-    elsewhere = os.path.exists(corridor) and not os.path.exists(path)
-    return corridor if elsewhere or not corridor.endswith(".toml") else path
+def _corridor_of(file: str, corridor: str) -> str | CorridorFile:
+    """The corridor that a specification names: a name, or a file that is looked for beside it."""
+    if not corridor.endswith(".toml"):
+        return corridor
+    return CorridorFile(os.path.join(os.path.dirname(file), corridor), corridor)
 
 
 def parse_seed(text: str) -> int | tuple[int, ...]:

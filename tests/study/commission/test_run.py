@@ -112,6 +112,29 @@ def test_a_control_that_is_out_is_a_failure(tmp_path):
     assert "the control is out of the corridor" in gate(found, "shallow control").reason
 
 
+def test_an_optimizer_that_a_record_cannot_name_is_refused(tmp_path):
+    def made(parameters):
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    with pytest.raises(SpecificationError) as caught:
+        commission(HEALTHY, tmp_path / "record", **{**SMALL, "step": Step(made)})
+    assert str(caught.value) == (
+        "the optimizer of a commission is of type function, which a record cannot name; give one "
+        "of sgd, momentum, nesterov, adam, adamw, and lr beside it"
+    )
+    assert not (tmp_path / "record").exists()
+
+
+@pytest.mark.parametrize("depth", [0, -4, 2.5, "4"])
+def test_depths_that_no_network_has_are_refused_before_anything_is_measured(tmp_path, depth):
+    with pytest.raises(SpecificationError) as caught:
+        commission(HEALTHY, tmp_path / "record", **{**SMALL, "depths": [4, depth]})
+    assert str(caught.value) == (
+        f"depths name {depth!r}, expected whole numbers of blocks, each at least 1"
+    )
+    assert not (tmp_path / "record").exists()
+
+
 def test_the_rival_is_measured_by_the_same_bounds(healthy, sick):
     names = {row[0] for row in gate(healthy, "rival").tables[0].rows}
     assert names == {"baseline", "fixup"}

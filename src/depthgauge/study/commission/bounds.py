@@ -43,11 +43,11 @@ def corridor_today(record: Record, specification: Specification | None) -> Corri
         declared = NamedCorridor.of(specification.corridor)
         own = dict(corridor_part(declared, subject.depth, subject.dtype).bounds)
     named = {} if specification is None else specification.commission
-    origin = named.get("corridor") or plan.get("corridor_from")
+    origin = named.get("corridor") or str(plan.get("corridor_from") or "")
     if not origin:
         return CorridorPart(name=stored.name, bounds={**stored.bounds, **own})
     try:
-        today = corridor_part(corridor_named(str(origin)), subject.depth, subject.dtype)
+        today = corridor_part(corridor_named(origin), subject.depth, subject.dtype)
     except SpecificationError as error:
         return str(error)
     return CorridorPart(name=today.name, bounds={**today.bounds, **own})

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from depthgauge.equation.count import count
 from depthgauge.errors import SpecificationError
-from depthgauge.instruments.step import Step
+from depthgauge.instruments.step import OPTIMIZERS, Step
 from depthgauge.network.spec import whole_number
 from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, EquationCase
@@ -72,7 +72,9 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
         step, bounds, own = self.step, self._bounds(), self.case.corridor
+        given = self.case.input if isinstance(self.case, BuilderCase) else ()
         return {
+            **({"input": list(given)} if given else {}),
             "depths": list(self.depths),
             "corridor": self.corridor.name,
             "corridor_from": self.corridor.origin,
@@ -126,7 +128,7 @@ def planned(
     """
     if isinstance(case, EquationCase):
         own = case.specification.network.depth
-        axis = "depth"
+        depths, axis = _checked(depths), "depth"
         usual_depths = [d for d in DEPTHS if d < own] or [d for d in (own // 4, own // 2) if d]
         wanted = tuple(sorted(set(depths or usual_depths)))
         if wanted and wanted[-1] > own:
@@ -147,6 +149,11 @@ def planned(
             axis, wanted = "", AS_BUILT
     if rival is not None and rival not in RIVALS:
         raise SpecificationError(f"rival is '{rival}', expected {' or '.join(RIVALS)}")
+    if step is not None and not isinstance(step.optimizer, str):
+        raise SpecificationError(
+            f"the optimizer of a commission is of type {type(step.optimizer).__name__}, which a "
+            f"record cannot name; give one of {', '.join(OPTIMIZERS)}, and lr beside it"
+        )
     least = SHALLOW if shallow is None else whole_number(shallow)
     if least is None or least < 1:
         raise SpecificationError(
@@ -162,3 +169,13 @@ def planned(
         tuple(vary) if vary is not None else None,
         axis,
     )
+
+
+def _checked(depths: Iterable[int] | None) -> tuple[int, ...]:
+    given = () if depths is None else tuple(depths)
+    for depth in given:
+        if (whole_number(depth) or 0) < 1:
+            raise SpecificationError(
+                f"depths name {depth!r}, expected whole numbers of blocks, each at least 1"
+            )
+    return given

@@ -18,7 +18,7 @@ from depthgauge.study.commission import contrasts, transport, update
 from depthgauge.study.commission.bounds import corridor_part
 from depthgauge.study.commission.gated import Gated, curve_parts, part_of, worst
 from depthgauge.study.commission.plan import Plan, planned
-from depthgauge.study.commission.subject import subject_of_plan
+from depthgauge.study.commission.subject import defaults_of_plan, subject_of_plan
 from depthgauge.study.commission.transport import Bench
 
 __all__ = ["GATES", "Commission", "commission", "plan_of"]
@@ -175,6 +175,7 @@ def commission(
         resume,
         overwrite=overwrite,
         command=command,
+        defaults=defaults_of_plan(plan),
     ) as running:
         if running.finished is None:
             corridor = corridor_part(plan.corridor, subject.depth, subject.dtype)

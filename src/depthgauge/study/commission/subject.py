@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from depthgauge.record.parts import Subject
 from depthgauge.record.subject import builder_subject, source_of, subject_of
 from depthgauge.study.builders import BuilderCase
 from depthgauge.study.commission.plan import Plan
+from depthgauge.trace.targets import defaults
 
-__all__ = ["subject_of_plan"]
+__all__ = ["defaults_of_plan", "subject_of_plan"]
 
 
 def subject_of_plan(plan: Plan, target: str = "") -> Subject:
@@ -21,10 +24,7 @@ def subject_of_plan(plan: Plan, target: str = "") -> Subject:
         given = replace(plan.equation.specification, optimizer=step.optimizer, lr=step.lr)
         return subject_of(given, target, plan.depths)
     assert isinstance(case, BuilderCase)
-
-    code = case.target
-    if not isinstance(code, str) and not callable(code):
-        code = code[case.arguments["size"]]
+    code = _code(case)
     named = code if isinstance(code, str) else getattr(code, "__name__", type(code).__name__)
     return builder_subject(
         target or named,
@@ -34,3 +34,21 @@ def subject_of_plan(plan: Plan, target: str = "") -> Subject:
         source=source_of(code),
         depths=plan.depths,
     )
+
+
+def defaults_of_plan(plan: Plan) -> dict[str, object]:
+    """What the arguments of a plan's builder are that are not given."""
+    case = plan.case
+    if not isinstance(case, BuilderCase):
+        return {}
+    table = isinstance(case.target, Mapping)
+    given = {k: v for k, v in case.arguments.items() if not (table and k == "size")}
+    return defaults(_code(case), given)
+
+
+def _code(case: BuilderCase) -> str | Callable[..., Any]:
+    """What builds the case; of a table of sizes that of its size."""
+    code = case.target
+    if isinstance(code, str) or callable(code):
+        return code
+    return code[case.arguments["size"]]
