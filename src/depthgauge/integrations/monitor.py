@@ -19,7 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from depthgauge.errors import DepthgaugeError, ModelError, SpecificationError
+from depthgauge.errors import (
+    DepthgaugeError,
+    ModelError,
+    SpecificationError,
+    expect,
+    expect_callable,
+)
 from depthgauge.integrations.sinks import Log, sink_of
 from depthgauge.measurement import measure
 from depthgauge.network.spec import whole_number
@@ -83,6 +89,11 @@ class Monitor:
         prefix: str = "depthgauge/",
         seed: int = 0,
     ) -> None:
+        from torch import nn
+
+        expect("model", model, nn.Module, "the nn.Module that is trained")
+        expect_callable("loss", loss, "a function of the output, or of the output and the batch")
+        expect_callable("on_breach", on_breach, "a function of a look")
         if (count := whole_number(every)) is None or count < 1:
             raise SpecificationError(
                 f"every is {every!r}, expected a whole number of steps, at least 1"

@@ -15,12 +15,13 @@ from torch.nn.modules.conv import _ConvNd
 
 from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import duplicate
+from depthgauge.network.spec import seed_of
 from depthgauge.recipes.drawing import draw
 from depthgauge.recipes.forms_put import put_forms
 from depthgauge.recipes.held import held
 from depthgauge.recipes.inside import headed
 from depthgauge.recipes.rates import grouped
-from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.registry import recipe_of
 from depthgauge.recipes.rules import Group, Plan, Recipe
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Scaled, Shifted
@@ -55,9 +56,10 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     wrapper that only places or compiles it the copy is of what is inside.
 
     ``batch`` shows the tracer what is counted; ``seed`` draws the weights. Raises
-    SpecificationError, NetworkError for a network that the recipe does not cover, ModelError.
+    SpecificationError, NetworkError for a network that the recipe does not cover, TargetError for
+    an argument of another kind, ModelError.
     """
-    rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    rules, seed = recipe_of(recipe), seed_of(seed)
     copied = duplicate(unwrapped(model)[0])
     found = layout(copied, batch)
     rules = rules.on(copied, batch, found)

@@ -115,7 +115,8 @@ def guess(model: nn.Module, batch: Any) -> Guess:
     """Hold a module to every recipe that covers it, but for those whose audit is a search of its
     own; the model is left as it was.
 
-    Raises NetworkError for what cannot be run, ModelError when the model raises.
+    Raises NetworkError for what cannot be run, TargetError for what is no module, ModelError when
+    the model raises.
     """
     model, _ = unwrapped(model)
     found = layout(model, batch)

@@ -10,11 +10,11 @@ from torch import nn
 
 from depthgauge.equation.nodes import Attention, Block, Convolution, Init, Linear, Node, rewrite
 from depthgauge.equation.text import to_text
-from depthgauge.errors import NetworkError
+from depthgauge.errors import NetworkError, expect
 from depthgauge.network.spec import Network
 from depthgauge.recipes.curves import bare as without_curves
 from depthgauge.recipes.curves import by_kind, written
-from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.registry import recipe_of
 from depthgauge.recipes.reshape import reshaped
 from depthgauge.recipes.rules import Recipe, init_of
 from depthgauge.trace.counted import Layout
@@ -43,9 +43,16 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
     """The network with the recipe in its equation and its initialisation.
 
     Raises SpecificationError for a name that no recipe has, NetworkError for a network that the
-    recipe does not cover.
+    recipe does not cover, TargetError for an argument of another kind.
     """
-    rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    module = isinstance(network, nn.Module)
+    todo = (
+        "apply() puts a recipe into a module"
+        if module
+        else "Network(equation, depth, width) makes one"
+    )
+    expect("network", network, Network, "a depthgauge.Network", todo)
+    rules = recipe_of(recipe)
     if rules.unwritten:
         raise NetworkError(f"{rules.title} cannot be put into an equation: {rules.unwritten}")
     block, inits = _rewritten(network, rules)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from depthgauge.errors import NewerRecordError, RecordError
+from depthgauge.errors import NewerRecordError, RecordError, expect_path
 from depthgauge.record.arrays import Arrays, pack, unpack
 from depthgauge.record.checks import DOCUMENT, NEWER, Fault, inconsistent, unsealed, unshaped
 from depthgauge.record.document import CURVES, FORMAT, Record, hashed, parsed, sealed, text
@@ -140,6 +140,7 @@ def held(directory: Place) -> tuple[bytes, bytes | None]:
 
     Raises RecordError where there is no record, whether or not it would be a good one.
     """
+    expect_path("directory", directory, "the directory of a record")
     folder = Path(directory)
     try:
         document, curves = _pair(folder)

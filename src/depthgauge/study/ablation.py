@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from depthgauge.errors import DepthgaugeError, SpecificationError
+from depthgauge.errors import DepthgaugeError, SpecificationError, expect
 from depthgauge.jsonable import jsonable
 from depthgauge.profile import Profile
 from depthgauge.study.cases import Case, case_of, differences, measured
@@ -177,6 +177,7 @@ def ablate(
     if vary is None:
         changes = _possible(base, left)
     else:
+        expect("vary", vary, Iterable | Change, "changes such as 'norm=none'")
         given_changes = [vary] if isinstance(vary, str | Change) else list(vary)
         changes = [_case(base, Change.of(change), comparison) for change in given_changes]
     if not changes:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from depthgauge.errors import SpecificationError, nearest
+from depthgauge.errors import SpecificationError, expect, nearest
 from depthgauge.jsonable import jsonable, why_not_finite
 from depthgauge.profile import SUMMARIES, Profile
 from depthgauge.profile_text import number
@@ -150,6 +150,13 @@ class Corridor:
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
+        todo = "Corridor.of(gradient_ratio={'max': 10}) makes one of a table"
+        expect(
+            "bounds", self.bounds, tuple, "a tuple of pairs of a summary's name and a Bound", todo
+        )
+        for pair in self.bounds:
+            if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, Bound]):
+                expect("a bound", pair, (), "a pair of a summary's name and a Bound", todo)
         for name, bound in self.bounds:
             if sentence := _wrong_name(name) or wrong_for(name, bound):
                 raise SpecificationError(sentence)
@@ -160,6 +167,9 @@ class Corridor:
     @classmethod
     def of(cls, declared: Mapping[str, object] | None = None, /, **bounds: object) -> Corridor:
         """From ``{"forward_drift": {"max": 3.0}}`` or ``forward_drift=Bound(max=3)``."""
+        if declared is not None:
+            todo = "such as {'gradient_ratio': {'max': 10}}"
+            expect("declared", declared, Mapping, "a table of bounds by summary", todo)
         given = [*(declared or {}).items(), *bounds.items()]
         return cls(tuple((name, _bound(name, value)) for name, value in given))
 
@@ -173,6 +183,7 @@ class Corridor:
         What one step changes and stiffness are judged where there is a loss: without one they have
         no scale, and are not measured.
         """
+        expect("profile", profile, Profile, "a Profile; measure() gives one")
         summary = profile.summary()
         judgements = []
         for name, bound in self.bounds:

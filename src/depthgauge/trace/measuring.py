@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from depthgauge._version import __version__
 from depthgauge.arguments import PARTS, aims_of, alone, chosen, dtype_name, effort_of, seeds_of
-from depthgauge.errors import SpecificationError
+from depthgauge.errors import SpecificationError, expect
 from depthgauge.instruments.correlation import same
 from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.probing import deepened
@@ -178,6 +178,8 @@ def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]
     """Whether a module path is wanted: ``re.search``, as in the neighbours' tools."""
     compiled: list[re.Pattern[str] | None] = []
     for word, text in (("include", include), ("exclude", exclude)):
+        if text is not None:
+            expect(word, text, str, "a regular expression on module names")
         try:
             compiled.append(re.compile(text) if text is not None else None)
         except (re.error, TypeError) as error:
