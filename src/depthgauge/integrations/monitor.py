@@ -60,6 +60,13 @@ class Look:
     numbers: Mapping[str, float]
     verdict: Verdict | None
 
+    def __str__(self) -> str:
+        judged = f"\n{self.verdict}" if self.verdict is not None else ""
+        return f"step {self.step}\n{self.profile}{judged}"
+
+    def __repr__(self) -> str:
+        return f"<Look at step {self.step}: {self.profile!r}>"
+
 
 class Monitor:
     """Measures ``model`` on ``batch`` every ``every`` steps.
@@ -108,6 +115,13 @@ class Monitor:
         self._log = sink_of(log)
         self.looks: dict[int, Mapping[str, float]] = {}
         self.failures: dict[int, str] = {}
+
+    def __repr__(self) -> str:
+        looks, failed = len(self.looks), len(self.failures)
+        return (
+            f"<Monitor of {type(self.model).__name__} every {self.every} steps: {looks} looks, "
+            f"{failed} failed>"
+        )
 
     def __call__(self, step: int) -> Look | None:
         """Look if the step is a multiple of ``every``; what was seen, or None."""

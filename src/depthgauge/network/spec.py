@@ -65,6 +65,20 @@ class Network:
         self._fits()
         _ = self.inits, self.layout, self.program
 
+    def __str__(self) -> str:
+        sizes = [f"depth {self.depth}", f"width {self.width}"]
+        sizes += [f"{name} {n}" for name in ("tokens", "size") if (n := getattr(self, name))]
+        inits = ", ".join(f"{name} {to_text(init)}" for name, init in self.chosen.items())
+        return f"{self.block}\n{', '.join(sizes)}; {inits}"
+
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in ("depth", "width", "tokens", "size")}
+        said = [f"{name}={value}" for name, value in fields.items() if value is not None]
+        if self.inits:
+            said.append(f"init={ {name: to_text(init) for name, init in self.inits.items()} }")
+        said += [f"draws={self.draws!r}"] * (self.draws != "keyed")
+        return f"Network({str(self.block)!r}, {', '.join(said)})"
+
     def _fits(self) -> None:
         """Raise where circular padding would wrap an image around more than once."""
         if self.layout != "images":

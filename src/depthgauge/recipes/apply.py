@@ -43,6 +43,16 @@ class Applied:
     left: tuple[str, ...]
     asked: tuple[Group, ...] = ()
 
+    def __str__(self) -> str:
+        from depthgauge.report.recipe_screen import print_changes
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_changes(self.changes, self.left, console))
+
+    def __repr__(self) -> str:
+        kind, left = type(self.model).__name__, f"{len(self.left)} left"
+        return f"<Applied to a copy of {kind}: {len(self.changes)} kinds of change, {left}>"
+
     def groups(
         self, lr: float, weight_decay: float | None = None, eps: float | None = None
     ) -> list[dict[str, Any]]:

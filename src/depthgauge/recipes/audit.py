@@ -43,6 +43,16 @@ class Audit:
     def holds(self) -> bool:
         return all(finding.holds for finding in self.findings)
 
+    def __str__(self) -> str:
+        from depthgauge.report.audit_screen import print_audit
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_audit(self, console))
+
+    def __repr__(self) -> str:
+        right = sum(finding.holds for finding in self.findings)
+        return f"<Audit by {self.recipe}: {right} of {len(self.findings)} parts hold>"
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         rows = []

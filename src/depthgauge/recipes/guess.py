@@ -49,6 +49,9 @@ class Candidate:
     doubts: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Candidate {self.recipe.name}: {100 * self.share:.0f} per cent of it>"
+
     @property
     def agrees(self) -> bool:
         return bool(self.findings) and not self.bare and all(f.holds for f in self.findings)
@@ -86,6 +89,16 @@ class Guess:
     def alike(self) -> tuple[str, ...]:
         """Other recipes that the numbers of these weights do not tell from the one named."""
         return self.candidates[0].same if self.named is not None else ()
+
+    def __str__(self) -> str:
+        from depthgauge.report.audit_screen import print_audit
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_audit(self, console))
+
+    def __repr__(self) -> str:
+        named = self.named.name if self.named is not None else "no recipe"
+        return f"<Guess: {named}, of {len(self.candidates)} candidates>"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""

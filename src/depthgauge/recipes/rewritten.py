@@ -31,6 +31,15 @@ class Rewritten:
     changes: tuple[str, ...]
     recipe: Recipe
 
+    def __str__(self) -> str:
+        from depthgauge.report.recipe_screen import print_changes
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_changes(self.changes, (), console))
+
+    def __repr__(self) -> str:
+        return f"<Rewritten by {self.recipe.name}: {self.network!r}>"
+
     def module(self, batch: Any, seed: int = 0) -> nn.Module:
         """The network as a module, with what the recipe does by looking at a batch."""
         model = self.network.module(seed)

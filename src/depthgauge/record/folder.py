@@ -49,6 +49,12 @@ class Stored:
     record: Record
     arrays: Arrays
 
+    def __str__(self) -> str:
+        return f"{self.record.subject}\n{self.record}"
+
+    def __repr__(self) -> str:
+        return repr(self.record)
+
 
 def read(directory: Place) -> Stored:
     """The record in a directory, all of it checked.

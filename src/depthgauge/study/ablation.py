@@ -138,9 +138,14 @@ class Ablation:
         return found
 
     def __str__(self) -> str:
-        from depthgauge.report.ablation_screen import ablation_text
+        from depthgauge.report.ablation_screen import print_ablation
+        from depthgauge.report.tables import text_of
 
-        return ablation_text(self)
+        return text_of(lambda console: print_ablation(self, console))
+
+    def __repr__(self) -> str:
+        changes = f"{len(self.rows)} change{'s' * (len(self.rows) != 1)}"
+        return f"<Ablation of {self.target!r}: {changes}, corridor {self.corridor or 'none'}>"
 
 
 def ablate(

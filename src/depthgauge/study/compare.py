@@ -163,6 +163,16 @@ class Comparison:
     settings: dict[str, Any]
     sizes: dict[str, int] = field(default_factory=dict)  # of an equation: width, batch, ...
 
+    def __str__(self) -> str:
+        from depthgauge.report.compare_screen import print_comparison
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_comparison(self, console))
+
+    def __repr__(self) -> str:
+        names = ", ".join(row.name for row in self.rows[1:])
+        return f"<Comparison of {self.target!r} at depth {self.depth}: {names}>"
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document: each quantity with its median, least and largest over seeds."""
         plain = self.rows[0].parameters

@@ -121,6 +121,9 @@ class Verdict:
         converted: dict[str, Any] = jsonable(out)
         return converted
 
+    def __repr__(self) -> str:
+        return f"<Verdict: {str(self).partition(chr(10))[0]}, {len(self.judgements)} bounds>"
+
     def __str__(self) -> str:
         score = "" if self.score is None else f", smallest margin {self.score:+.3g} decades"
         lines = [f"{self.state.replace('_', ' ')}{score}"]
@@ -163,6 +166,9 @@ class Corridor:
             if name in seen:
                 raise SpecificationError(f"the corridor bounds {name} twice; give it one bound")
             seen.add(name)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {bound}" for name, bound in self.bounds) or "no bound"
 
     @classmethod
     def of(cls, declared: Mapping[str, object] | None = None, /, **bounds: object) -> Corridor:

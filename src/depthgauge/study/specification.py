@@ -56,6 +56,12 @@ class Specification:
         todo = "Network(equation, depth, width) makes one"
         expect("network", self.network, Network, "a depthgauge.Network", todo)
 
+    def __str__(self) -> str:
+        lines = [str(self.network), f"batch {self.batch}, seed {self.seed}, {self.dtype}"]
+        if self.corridor is not None:
+            lines.append(f"corridor: {', '.join(str(self.corridor).splitlines())}")
+        return "\n".join(lines)
+
     @property
     def step(self) -> Step:
         """The optimiser's step whose update is measured; its usual rate where none is given."""
