@@ -230,9 +230,9 @@ def _gains(
     """Gains of norms that are to begin at a number."""
     right = [bool(path) and is_constant(parameters[path], value) for path, value, _ in gains]
     value = f"{gains[0][1]:g}" if gains else "a number"
-    said = f"{sum(right)} of {wanted} gains of norms begin at {value}"
+    said = f"{sum(right)} of {len(gains)} gains of norms begin at {value}"
     if not all(right):
         said += f"; '{gains[right.index(False)][0]}' does not"
     elif len(gains) < wanted:
-        said += f"; {wanted - len(gains)} branches have no norm there"
+        said += f"; {wanted - len(gains)} of {wanted} places have no norm"
     return Finding("gains of norms", sum(right), wanted, said)
