@@ -19,6 +19,7 @@ from depthgauge.errors import SpecificationError, expect, nearest
 from depthgauge.jsonable import jsonable, why_not_finite
 from depthgauge.profile import SUMMARIES, Profile
 from depthgauge.profile_text import number
+from depthgauge.remarks import by_design
 from depthgauge.sites import FloatArray
 from depthgauge.study.bound import KEYS, Bound, nearer, wrong_for
 from depthgauge.summaries import DRIFT_FLOOR, spread, without_loss
@@ -187,13 +188,15 @@ class Corridor:
         """Each bound against the profile's summary; with several seeds the worst one decides.
 
         What one step changes and stiffness are judged where there is a loss: without one they have
-        no scale, and are not measured.
+        no scale, and are not measured. Of a loss that does not see the output no gradient is.
         """
         expect("profile", profile, Profile, "a Profile; measure() gives one")
         summary = profile.summary()
         judgements = []
         for name, bound in self.bounds:
-            why = without_loss(profile, name) if name in summary else profile.why_not(name)
+            why = profile.why_not(name)
+            if name in summary:
+                why = without_loss(profile, name) or _unseen(profile, name)
             found = summary.get(name)
             judgements.append(
                 _unmeasured(name, bound, why)
@@ -215,6 +218,9 @@ def _judge(name: str, bound: Bound, values: FloatArray, profile: Profile) -> Jud
     if state == "fail":
         outside = sum(m < 0 for m in margins)
         reason = _why_outside(name, bound, value, profile, worst)
+        if name.startswith(("gradient", "functional", "participation")):
+            waking = profile.settings.get("waking")
+            reason += f"; {by_design(waking)}" if isinstance(waking, list) else ""
         if len(margins) > 1:
             reason += f"; {outside} of {len(margins)} seeds outside"
     elif state == "warn":
@@ -224,6 +230,12 @@ def _judge(name: str, bound: Bound, values: FloatArray, profile: Profile) -> Jud
         if len(margins) > 1:
             reason += f"; {close} of {len(margins)} seeds within {bound.warn:g}"
     return Judgement(name, state, value, len(margins), *spread(values), bound, margin, reason)
+
+
+def _unseen(profile: Profile, name: str) -> str:
+    """``""``, or that what is made of gradients is of a loss that does not see the output."""
+    of_gradients = name.startswith(("gradient", "functional", "stiffness", "update"))
+    return str(profile.settings.get("blind") or "") if of_gradients else ""
 
 
 def _unmeasured(name: str, bound: Bound, reason: str) -> Judgement:
