@@ -61,7 +61,11 @@ def _copies(passed: Pass) -> Iterator[str]:
     """
     places: dict[tuple[str, tuple[int, ...]], list[tuple[str, Tensor]]] = defaultdict(list)
     for name, p in passed.held.parameters:
-        if p.requires_grad and p.dim() > 1 and name != (place := re.sub(r"\d+", "*", name)):
+        if (
+            p.requires_grad
+            and p.dim() > 1
+            and name != (place := re.sub(r"(?<![^.])\d+(?![^.])", "*", name))
+        ):
             places[place, tuple(p.shape)].append((name, p.detach()))
     equal = pairs = 0
     first: tuple[str, str] | None = None

@@ -109,7 +109,7 @@ class _Seen:
     @property
     def place(self) -> str:
         """Its path, whichever block it stands in."""
-        return re.sub(r"\d+", "*", self.target.weight.path)
+        return re.sub(r"(?<![^.])\d+(?![^.])", "*", self.target.weight.path)
 
     def deep(self, init: str) -> bool:
         """Whether its ratio to the recipe's is another at another depth."""
