@@ -7,7 +7,7 @@
     │   ├── SpecificationError         a TOML specification or a command option
     │   └── RecordError                a directory that is no record, or one that cannot be written
     │       └── NewerRecordError       a record of a schema that this version does not know
-    ├── TargetError (TypeError)        a target of a kind that is not measured  exit 2
+    ├── TargetError (TypeError)        a target or argument of another kind     exit 2
     ├── ModelError (RuntimeError)      the user's model failed, in this module  exit 2
     ├── MissingExtra (ImportError)     an optional package is not installed     exit 2
     ├── NotCommissionedError           a record does not allow a run            exit 1
@@ -20,7 +20,10 @@ invariants use ``assert``. A number that is not finite is a finding, never an ex
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from types import UnionType
+from typing import TypeAlias
 
 __all__ = [
     "ClaimError",
@@ -35,9 +38,17 @@ __all__ = [
     "SpecificationError",
     "TargetError",
     "UsageError",
+    "expect",
+    "expect_callable",
+    "expect_path",
+    "expect_several",
     "nearest",
     "nearest_name",
 ]
+
+
+#: What ``isinstance`` takes.
+Kinds: TypeAlias = type | tuple[type, ...] | UnionType
 
 
 class DepthgaugeError(Exception):
@@ -81,7 +92,7 @@ class NotCommissionedError(DepthgaugeError, RuntimeError):
 
 
 class TargetError(DepthgaugeError, TypeError):
-    """A target of a kind that this verb does not take."""
+    """A target, or another argument, of a kind that this verb does not take."""
 
 
 class ModelError(DepthgaugeError, RuntimeError):
@@ -108,6 +119,40 @@ class ClaimError(DepthgaugeError):
     def __init__(self, message: str, result: object) -> None:
         self.result = result
         super().__init__(message)
+
+
+def expect(name: str, value: object, kinds: Kinds, expected: str, instead: str = "") -> None:
+    """Raise TargetError unless ``value`` is of one of ``kinds``: the argument ``name``, what came,
+    what was expected, and in ``instead`` what to do.
+
+    A class is told apart from an instance of it, which is what was forgotten there.
+    """
+    if isinstance(value, kinds):
+        return
+    if isinstance(value, type):
+        came, instead = f"the class {value.__name__}", instead or "give an instance of it"
+    else:
+        came = "None" if value is None else f"of type {type(value).__name__}"
+    raise TargetError(
+        f"{name} is {came}, expected {expected}" + (f"; {instead}" if instead else "")
+    )
+
+
+def expect_callable(name: str, value: object, expected: str) -> None:
+    """The same for a function that may be left out."""
+    if value is not None and not callable(value):
+        expect(name, value, (), expected, "leave it out where there is none")
+
+
+def expect_several(name: str, value: object, expected: str, instead: str = "") -> None:
+    """The same for several of something: a text is one."""
+    several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    expect(name, value, object if several else (), expected, instead)
+
+
+def expect_path(name: str, value: object, expected: str) -> None:
+    """The same for a place on the disk."""
+    expect(name, value, (str, os.PathLike), f"{expected}, as text or a Path")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

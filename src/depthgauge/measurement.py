@@ -34,7 +34,7 @@ from depthgauge.arguments import (
 )
 from depthgauge.equation.nodes import Block, Init, Scalar
 from depthgauge.equation.text import to_text
-from depthgauge.errors import SpecificationError
+from depthgauge.errors import SpecificationError, expect_callable
 from depthgauge.instruments.correlation import same
 from depthgauge.instruments.gates import Gates
 from depthgauge.instruments.rivers import River
@@ -150,6 +150,7 @@ def measure(
             include=include,
             exclude=exclude,
         )
+    expect_callable("progress", progress, "a function of (done, total)")
     for name, value in (("loss", loss), ("include", include), ("exclude", exclude)):
         if value is not None:
             raise SpecificationError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from depthgauge.summaries import has_loss, spread
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
 
-__all__ = ["remarks"]
+__all__ = ["by_design", "remarks"]
 
 _ALIKE: Final = (
     "all examples are alike at the input already, so correlation, dead units and what else "
@@ -51,13 +51,33 @@ def remarks(profile: Profile) -> list[str]:
         of_one += _stiffness(notes.get("stiffness", {}))
     if len(profile.seeds) > 1:
         of_one = [f"{line} (seed {profile.seeds[0]})" for line in of_one]
+    causes = profile.settings.get("causes")
     return [
+        *(map(str, causes) if isinstance(causes, list | tuple) else ()),
+        *([str(blind)] if (blind := profile.settings.get("blind")) else []),
+        *_woken(profile.settings.get("waking")),
         *_collapse(profile, "correlation", "examples come"),
         *_collapse(profile, "token_correlation", "positions of an example come"),
         *of_one,
         *_replaced(notes, profile.not_measured.values()),
         *([_NO_LOSS] if not trained and any(name in profile for name in _OF_A_LOSS) else []),
     ]
+
+
+def _woken(paths: object) -> Iterator[str]:
+    """That layers of zeros stop the gradient at the start alone."""
+    if isinstance(paths, list | tuple) and paths:
+        yield by_design(paths)
+
+
+def by_design(paths: Sequence[str]) -> str:
+    """What is to be known of layers of zeros that the first step wakes."""
+    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return (
+        f"'{paths[0]}'{others} {'are' if others else 'is'} zero at the start, which lets no "
+        f"gradient through before it has moved: by design of a zero last layer, which the first "
+        f"step moves; measure again after a few steps"
+    )
 
 
 def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:

@@ -63,7 +63,12 @@ def test_an_optimiser_that_clips_is_one_way_to_clip() -> None:
             lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1e-3),
             "is multiplied by the same number as all others, as one norm of all gradients has it",
         ),
-        (by_rule("7", limit=0.02), "'0.weight' is not by the rule"),
+        (
+            by_rule("7", limit=0.02),
+            "'0.weight' is clipped unit by unit at 0.02 times the weight's norm, expected 0.01",
+        ),
+        (by_rule("7", limit=0.1), "unit by unit at 0.1 times the weight's norm, expected 0.01"),
+        (by_rule("7", limit=1e-3), "unit by unit at 0.001 times the weight's norm, expected 0.01"),
         (by_rule("7", "3"), "32 of 38 weights clipped unit by unit; '3.norm.weight' is not clipp"),
     ],
 )

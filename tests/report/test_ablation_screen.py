@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from depthgauge.report.ablation_screen import ablation_line, ablation_text, print_ablation
+from depthgauge.report.ablation_screen import ablation_line, print_ablation
 from depthgauge.study.ablation import Ablation, Varied
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.effects import effects
@@ -115,7 +115,6 @@ def test_without_a_corridor_there_is_no_verdict() -> None:
 
 def test_text_and_closing_line() -> None:
     found = ablation({"scale=1": [[1, 1], [1, 2]]})
-    assert ablation_text(found) == shown(found).rstrip("\n")
-    assert str(found) == ablation_text(found)
+    assert str(found) == shown(found).rstrip("\n")
     assert ablation_line(found) == f"ablate: {found.answer}"
     assert "\n" not in ablation_line(found)

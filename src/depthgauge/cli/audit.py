@@ -26,17 +26,12 @@ from depthgauge.errors import SpecificationError
 from depthgauge.trace.targets import is_code
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from depthgauge.recipes.audit import Audit
-    from depthgauge.recipes.finding import Finding
     from depthgauge.recipes.guess import Guess
 
 __all__ = ["audit"]
-
-#: Recipes that a guess tells something of, at most, and lines of each.
-_SHOWN, _LINES = 4, 3
 
 
 def audit(
@@ -83,6 +78,7 @@ def audit(
     from depthgauge.recipes.audit import audit as held_to
     from depthgauge.recipes.guess import guess
     from depthgauge.recipes.registry import recipe_named
+    from depthgauge.report.audit_screen import audit_line, good, print_audit
     from depthgauge.trace.targets import arguments_of, made_by
 
     rules = recipe_named(recipe) if recipe is not None else None
@@ -110,10 +106,10 @@ def audit(
     if json:
         say(document)
     elif quiet:
-        say(_line(found) + "\n")
+        say(audit_line(found) + "\n")
     else:
-        screen(lambda console: _show(found, console))
-    return 0 if _good(found) else 1
+        screen(lambda console: print_audit(found, console))
+    return 0 if good(found) else 1
 
 
 def _refused(**options: object) -> None:
@@ -139,71 +135,3 @@ def _of_equation(
     )
     generator = torch.Generator().manual_seed(seed)
     return network.module(seed), torch.randn(32, *network.state_shape, generator=generator)
-
-
-def _good(found: Audit | Guess) -> bool:
-    from depthgauge.recipes.audit import Audit
-
-    return found.holds if isinstance(found, Audit) else found.named is not None
-
-
-def _line(found: Audit | Guess) -> str:
-    from depthgauge.recipes.audit import Audit
-
-    if not isinstance(found, Audit):
-        named = found.named
-        if named is None:
-            return "audit: its numbers agree with no recipe"
-        alike = f", and as well with {' and '.join(found.alike)}" if found.alike else ""
-        return f"audit: its numbers agree with {named.name}{alike}"
-    broken = sum(not finding.holds for finding in found.findings)
-    if found.holds:
-        return f"audit: {found.recipe} holds"
-    if all(finding.holds or not finding.measured for finding in found.findings):
-        return f"audit: {found.recipe} is not known to hold ({broken} parts not measured)"
-    return f"audit: {found.recipe} does not hold ({broken} of {len(found.findings)} parts)"
-
-
-def _show(found: Audit | Guess, console: Console) -> None:
-    from depthgauge.recipes.audit import Audit
-    from depthgauge.report.tables import paragraph, plain
-
-    layers = " and ".join(map(str, found.layers)) or "no"
-    paragraph(console, f"{found.branches} residual branches of {layers} weight layers")
-    plain(console)
-    if isinstance(found, Audit):
-        for finding in found.findings:
-            _finding(finding, console)
-        plain(console)
-    else:
-        _candidates(found, console)
-    plain(console, _line(found), "green" if _good(found) else "bold red")
-
-
-def _finding(finding: Finding, console: Console) -> None:
-    from depthgauge.report.tables import paragraph
-
-    paragraph(console, f"{finding.state}  {finding.said}", indent="      ")
-
-
-def _candidates(found: Guess, console: Console) -> None:
-    """Those that agree, and of the others the nearest, with what speaks for and against them."""
-    from depthgauge.report.tables import paragraph, plain
-
-    agreeing = [c for c in found.candidates if c.agrees]
-    for candidate in [*agreeing, *[c for c in found.candidates if not c.agrees][:_SHOWN]]:
-        of = "what shows of it" if candidate.bare else "it"
-        words = "agrees" if candidate.agrees else f"{100 * candidate.share:.0f} per cent of {of}"
-        plain(console, f"{candidate.recipe.name}: {words}", "bold")
-        speaking = [("for" if f.holds else "against", f.said) for f in candidate.findings]
-        for doubt in candidate.doubts:  # which has a line of its own
-            speaking = [(word, said.replace(f"; {doubt}", "")) for word, said in speaking]
-        speaking += [("against", candidate.bare)] if candidate.bare else []
-        speaking += [("doubt", doubt) for doubt in candidate.doubts]
-        for word in ("for", "against", "doubt"):
-            lines = [said for side, said in speaking if side == word]
-            for line in lines[:_LINES]:
-                paragraph(console, f"{word}: {line}", indent="  ")
-            if len(lines) > _LINES:
-                plain(console, f"  {word}: and {len(lines) - _LINES} more")
-        plain(console)

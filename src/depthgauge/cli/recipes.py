@@ -32,7 +32,9 @@ def recipes(
     elif name is None:
         screen(_list)
     else:
-        screen(lambda console: _explain(chosen[0], console))
+        from depthgauge.report.recipe_screen import print_recipe
+
+        screen(lambda console: print_recipe(chosen[0], console))
     return 0
 
 
@@ -66,20 +68,3 @@ def _list(console: Console) -> None:
         )
         plain(console)
     plain(console, "depthgauge recipes NAME explains one")
-
-
-def _explain(recipe: Recipe, console: Console) -> None:
-    from depthgauge.report.tables import paragraph, plain
-
-    plain(console, f"{recipe.name}: {recipe.title}", "bold")
-    paragraph(console, f"needs: {recipe.marked(recipe.needs)}")
-    plain(console)
-    for head, lines in (("rule", recipe.rule), ("traps", recipe.traps)):
-        plain(console, head, "bold")
-        for line in lines:
-            paragraph(console, recipe.marked(line), indent="  - ")
-        plain(console)
-    if recipe.judgement:
-        paragraph(console, f"our judgement: {recipe.judgement}")
-        plain(console)
-    paragraph(console, f"reference: {recipe.reference}")

@@ -107,6 +107,12 @@ class Count:
         words = (branch.placement for branch in self._branches)
         return common(words, default=placement_of(self.plain_norm_at))
 
+    def __str__(self) -> str:
+        return self.describe()
+
+    def __repr__(self) -> str:
+        return f"<Count: {self.describe()}>"
+
     def describe(self) -> str:
         """``1 residual branch, m = 2, pre-norm, identity skip``."""
         plain = _many(sum(self.plain), "weight layer")

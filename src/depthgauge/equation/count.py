@@ -15,12 +15,14 @@ from typing import TypeAlias
 from depthgauge.equation.branches import COEFFICIENTS, Branch, Count, Merge, ordered, worst
 from depthgauge.equation.nodes import Add, Block, Norm
 from depthgauge.equation.regions import Op, Region, Term, graph
+from depthgauge.errors import expect
 
 __all__ = ["Branch", "Count", "Merge", "count"]
 
 
 def count(block: Block) -> Count:
     """Merges, branches and plain layers of one block; the same whatever L and the names are."""
+    expect("block", block, Block, "a Block; parse(equation) gives one")
     ops, updates = graph(block)
     pieces = _folded([piece for value in updates for piece in _pieces(ops, value)])
     plain = [piece for piece in pieces if isinstance(piece, _Plain)]

@@ -45,6 +45,7 @@ from depthgauge.equation.nodes import (
     Value,
 )
 from depthgauge.equation.text import number_text
+from depthgauge.errors import expect
 
 __all__ = ["to_latex"]
 
@@ -83,6 +84,7 @@ _GREEK: Final = frozenset((
 
 def to_latex(node: Block | Statement | Value | Scalar) -> str:
     """The formula of a block, a statement, a value or a scalar."""
+    expect("node", node, Block | Statement | Value | Scalar, "a block of parse(), or a part of one")
     match node:
         case Block((only,)):
             return to_latex(only)

@@ -297,6 +297,9 @@ class Block:
 
         return to_text(self)
 
+    def __repr__(self) -> str:
+        return f"parse({str(self)!r})"
+
 
 Node: TypeAlias = Block | Statement | Value | Scalar | Init
 

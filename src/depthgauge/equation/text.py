@@ -50,6 +50,7 @@ from depthgauge.equation.nodes import (
     Update,
     Value,
 )
+from depthgauge.errors import expect
 
 __all__ = ["number_text", "to_text"]
 
@@ -68,6 +69,7 @@ Written: TypeAlias = tuple[str, int]
 
 def to_text(node: Node) -> str:
     """The canonical text of a block, a statement, a value, a scalar or an initialiser."""
+    expect("node", node, Node, "a block of parse(), or a part of one")
     match node:
         case Block(statements):
             return "; ".join(map(_statement, statements))

@@ -19,7 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from depthgauge.errors import DepthgaugeError, ModelError, SpecificationError
+from depthgauge.errors import (
+    DepthgaugeError,
+    ModelError,
+    SpecificationError,
+    expect,
+    expect_callable,
+)
 from depthgauge.integrations.sinks import Log, sink_of
 from depthgauge.measurement import measure
 from depthgauge.network.spec import whole_number
@@ -54,6 +60,13 @@ class Look:
     numbers: Mapping[str, float]
     verdict: Verdict | None
 
+    def __str__(self) -> str:
+        judged = f"\n{self.verdict}" if self.verdict is not None else ""
+        return f"step {self.step}\n{self.profile}{judged}"
+
+    def __repr__(self) -> str:
+        return f"<Look at step {self.step}: {self.profile!r}>"
+
 
 class Monitor:
     """Measures ``model`` on ``batch`` every ``every`` steps.
@@ -83,6 +96,11 @@ class Monitor:
         prefix: str = "depthgauge/",
         seed: int = 0,
     ) -> None:
+        from torch import nn
+
+        expect("model", model, nn.Module, "the nn.Module that is trained")
+        expect_callable("loss", loss, "a function of the output, or of the output and the batch")
+        expect_callable("on_breach", on_breach, "a function of a look")
         if (count := whole_number(every)) is None or count < 1:
             raise SpecificationError(
                 f"every is {every!r}, expected a whole number of steps, at least 1"
@@ -97,6 +115,13 @@ class Monitor:
         self._log = sink_of(log)
         self.looks: dict[int, Mapping[str, float]] = {}
         self.failures: dict[int, str] = {}
+
+    def __repr__(self) -> str:
+        looks, failed = len(self.looks), len(self.failures)
+        return (
+            f"<Monitor of {type(self.model).__name__} every {self.every} steps: {looks} looks, "
+            f"{failed} failed>"
+        )
 
     def __call__(self, step: int) -> Look | None:
         """Look if the step is a multiple of ``every``; what was seen, or None."""

@@ -13,7 +13,7 @@ from depthgauge.equation.count import Count, count
 from depthgauge.equation.nodes import Block, Init, Scalar, Symbol, walk
 from depthgauge.equation.parse import parse, parse_init
 from depthgauge.equation.text import to_text
-from depthgauge.errors import NetworkError, nearest
+from depthgauge.errors import NetworkError, SpecificationError, nearest
 from depthgauge.network.draws import DRAW_ORDERS, DrawOrder
 from depthgauge.network.layers import LAYOUT_AXES, Layers, Layout, layers_of, layout_of
 
@@ -65,6 +65,20 @@ class Network:
         self._fits()
         _ = self.inits, self.layout, self.program
 
+    def __str__(self) -> str:
+        sizes = [f"depth {self.depth}", f"width {self.width}"]
+        sizes += [f"{name} {n}" for name in ("tokens", "size") if (n := getattr(self, name))]
+        inits = ", ".join(f"{name} {to_text(init)}" for name, init in self.chosen.items())
+        return f"{self.block}\n{', '.join(sizes)}; {inits}"
+
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in ("depth", "width", "tokens", "size")}
+        said = [f"{name}={value}" for name, value in fields.items() if value is not None]
+        if self.inits:
+            said.append(f"init={ {name: to_text(init) for name, init in self.inits.items()} }")
+        said += [f"draws={self.draws!r}"] * (self.draws != "keyed")
+        return f"Network({str(self.block)!r}, {', '.join(said)})"
+
     def _fits(self) -> None:
         """Raise where circular padding would wrap an image around more than once."""
         if self.layout != "images":
@@ -89,7 +103,7 @@ class Network:
 
     @cached_property
     def inits(self) -> dict[str, Init]:
-        given = self.init or {}
+        given = {} if self.init is None else self.init
         if isinstance(given, str | Init):
             given = {"default": given}
         if not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given):
@@ -170,11 +184,10 @@ class Network:
 
     def module(self, seed: int = 0, dtype: torch.dtype | None = None) -> nn.Module:
         """The network as an ``nn.Module`` to train, with the weights of this seed, in float32."""
-        import torch
-
+        from depthgauge.arguments import dtype_of
         from depthgauge.network.module import EquationNetwork
 
-        return EquationNetwork(self, seed, dtype or torch.float32)
+        return EquationNetwork(self, seed_of(seed), dtype_of("float32" if dtype is None else dtype))
 
 
 def whole_number(value: object) -> int | None:
@@ -182,6 +195,14 @@ def whole_number(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     return int(value)
+
+
+def seed_of(seed: object) -> int:
+    """One seed as an int. Raises SpecificationError."""
+    number = whole_number(seed)
+    if number is None or number < 0:
+        raise SpecificationError(f"seed is {seed!r}, expected a whole number of at least 0")
+    return number
 
 
 def _whole(name: str, value: object, most: int) -> None:

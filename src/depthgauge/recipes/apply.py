@@ -15,12 +15,13 @@ from torch.nn.modules.conv import _ConvNd
 
 from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import duplicate
+from depthgauge.network.spec import seed_of
 from depthgauge.recipes.drawing import draw
 from depthgauge.recipes.forms_put import put_forms
 from depthgauge.recipes.held import held
 from depthgauge.recipes.inside import headed
 from depthgauge.recipes.rates import grouped
-from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.registry import recipe_of
 from depthgauge.recipes.rules import Group, Plan, Recipe
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Scaled, Shifted
@@ -42,6 +43,16 @@ class Applied:
     left: tuple[str, ...]
     asked: tuple[Group, ...] = ()
 
+    def __str__(self) -> str:
+        from depthgauge.report.recipe_screen import print_changes
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_changes(self.changes, self.left, console))
+
+    def __repr__(self) -> str:
+        kind, left = type(self.model).__name__, f"{len(self.left)} left"
+        return f"<Applied to a copy of {kind}: {len(self.changes)} kinds of change, {left}>"
+
     def groups(
         self, lr: float, weight_decay: float | None = None, eps: float | None = None
     ) -> list[dict[str, Any]]:
@@ -55,9 +66,10 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     a part in a wrapper that only places or compiles it the copy is of what is inside.
 
     ``batch`` shows the tracer what is counted; ``seed`` draws the weights. Raises
-    SpecificationError, NetworkError for a network that the recipe does not cover, ModelError.
+    SpecificationError, NetworkError for a network that the recipe does not cover, TargetError for
+    an argument of another kind, ModelError.
     """
-    rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    rules, seed = recipe_of(recipe), seed_of(seed)
     copied = duplicate(uncompiled(model))
     found = layout(copied, batch)
     rules = rules.on(copied, batch, found)

@@ -15,12 +15,13 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from depthgauge.errors import expect, expect_callable
 from depthgauge.jsonable import jsonable
 from depthgauge.recipes.clipping_held import Clip, clipping_held
 from depthgauge.recipes.finding import Finding, counted_finding
 from depthgauge.recipes.held import held
 from depthgauge.recipes.rates import groups_held
-from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.registry import recipe_of
 from depthgauge.recipes.rules import Recipe
 from depthgauge.recipes.starts_held import behind_zero_heads, silent_finding, woken_findings
 from depthgauge.trace.admission import uncompiled
@@ -41,6 +42,16 @@ class Audit:
     @property
     def holds(self) -> bool:
         return all(finding.holds for finding in self.findings)
+
+    def __str__(self) -> str:
+        from depthgauge.report.audit_screen import print_audit
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_audit(self, console))
+
+    def __repr__(self) -> str:
+        right = sum(finding.holds for finding in self.findings)
+        return f"<Audit by {self.recipe}: {right} of {len(self.findings)} parts hold>"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -84,9 +95,14 @@ def audit(
     are taken; without one a fixed random cotangent's. ``clip(model)``, which clips the gradients of
     the model that it is given: held to adaptive clipping, on a copy. Raises
     SpecificationError for a name that no recipe has, NetworkError for a network that the recipe
-    does not cover or that cannot be run, ModelError when the model raises.
+    does not cover or that cannot be run, TargetError for an argument of another kind, ModelError
+    when the model raises.
     """
-    rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    if optimizer is not None:
+        expect("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer of the model")
+    expect_callable("loss", loss, "a function of the output, or of the output and the batch")
+    expect_callable("clip", clip, "a function of the model that clips its gradients in place")
+    rules = recipe_of(recipe)
     model = uncompiled(model)
     found = layout(model, batch)
     rules = rules.on(model, batch, found)

@@ -8,6 +8,7 @@ one, which gets half of it and is to be left alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,9 @@ _CLOSE: Final = 1e-4
 
 _BY_NORM: Final = "multiplied by the same number as all others, as one norm of all gradients has it"
 
+#: Times the usual gradients, past any limit that is in use.
+_FAR: Final = 1e4
+
 #: ``clip(model)``: clips the gradients that the model's parameters have, in place.
 Clip = Callable[[nn.Module], Any]
 
@@ -38,28 +42,46 @@ def clipping_held(
 
     Raises ModelError for a model that cannot be copied, what ``layout`` raises.
     """
-    found = layout(model, batch)
+    heads = _of_heads(layout(model, batch))
+    probe = _probed(model, clipping, limit, eps)
+    own = [path for path in probe.named if path not in heads]
+    if all(torch.equal(probe.given[path], probe.after[path]) for path in own):
+        probe = _probed(model, clipping, limit, eps, times=_FAR)  # a larger limit shows there
+    shared = _by_one_number(probe.given, probe.after)
+
+    def wrong(path: str) -> str:
+        head = path in heads
+        words = _mistake(probe, path, head, limit, eps)
+        return _BY_NORM if words and shared and not head else words
+
+    yielded = [("weights clipped unit by unit", own)]
+    yielded += [("weights of the classifier that are left alone", list(heads))] if heads else []
+    return tuple(_finding(what, {path: wrong(path) for path in paths}) for what, paths in yielded)
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """Weights by path, their units, the gradients that were put there and what was left."""
+
+    named: Mapping[str, nn.Parameter]
+    units: Mapping[nn.Parameter, Units]
+    given: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+
+
+def _probed(
+    model: nn.Module, clipping: Clip, limit: float, eps: float, times: float = 1.0
+) -> _Probe:
+    """A copy whose gradients were clipped, each unit's ``times`` as large as usual."""
     other = duplicate(model)
-    heads = _of_heads(found)
     units = units_of(other)
     named = {path: p for path, p in other.named_parameters() if p in units}
-    given = {path: _gradient(p, units[p], limit, eps) for path, p in named.items()}
+    given = {path: times * _gradient(p, units[p], limit, eps) for path, p in named.items()}
     for path, p in named.items():
         p.grad = given[path].clone()
     clipping(other)
     after = {path: given[path] if p.grad is None else p.grad for path, p in named.items()}
-
-    shared = _by_one_number(given, after)
-
-    def wrong(path: str) -> str:
-        p, head = named[path].detach(), path in heads
-        words = _mistake(given[path], after[path], p, units[named[path]], head, limit, eps)
-        return _BY_NORM if words and shared and not head else words
-
-    own = [path for path in named if path not in heads]
-    yielded = [("weights clipped unit by unit", own)]
-    yielded += [("weights of the classifier that are left alone", list(heads))] if heads else []
-    return tuple(_finding(what, {path: wrong(path) for path in paths}) for what, paths in yielded)
+    return _Probe(named, units, given, after)
 
 
 def _of_heads(found: Layout) -> tuple[str, ...]:
@@ -90,10 +112,10 @@ def _by_one_number(given: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> 
     return same and max(numbers) < 1 - _CLOSE
 
 
-def _mistake(
-    given: Tensor, after: Tensor, p: Tensor, units: Units, head: bool, limit: float, eps: float
-) -> str:
+def _mistake(probe: _Probe, path: str, head: bool, limit: float, eps: float) -> str:
     """``""``, or what was done in the place of the rule."""
+    given, after, p = probe.given[path], probe.after[path], probe.named[path].detach()
+    units = probe.units[probe.named[path]]
 
     def of(clipped: Tensor) -> bool:
         scale = given.double().square().mean().sqrt()
@@ -107,7 +129,17 @@ def _mistake(
     for words, clipped in _others(given, p, units, limit, eps):
         if of(clipped):
             return words
+    if (at := _limit_of(after, p, units, eps)) and of(clip(given, p, units, limit=at, eps=eps)):
+        return f"clipped unit by unit at {at:.3g} times the weight's norm, expected {limit:g}"
     return "not by the rule"
+
+
+def _limit_of(after: Tensor, p: Tensor, units: Units, eps: float) -> float:
+    """The limit that the largest of what was left lies at, over the units of a weight that are
+    larger than ``eps``; 0 where none is."""
+    size = units.norms(p.detach().cpu().double())
+    left = units.norms(after.detach().cpu().double())[size > eps] / size[size > eps]
+    return float(left.max()) if left.numel() else 0.0
 
 
 def _others(

@@ -174,7 +174,7 @@ def _learned(
     """Learned multipliers of branches or of skips: what is asked for, and what is there."""
     part = "learned multipliers" + (" of skips" if what == "skips" else "")
     right = [step.multiplied(text, here) for step, text, here in rows]
-    text = rows[0][1]
+    text = _valued([(step, text) for step, text, _ in rows])
     said = f"{sum(right)} of {len(rows)} {what} with a learned multiplier {text}"
     if not text:
         said = f"{sum(right)} of {len(rows)} {what} without a learned multiplier"
@@ -188,6 +188,15 @@ def _learned(
                 said += f": {words}"
                 break
     return Finding(part, sum(right), len(rows), said)
+
+
+def _valued(rows: Sequence[tuple[_Step, str]]) -> str:
+    """A learned multiplier with its number in place of its formula, where all have the same."""
+    text = rows[0][1]
+    kind, _, initial = text.removesuffix(")").partition("(")
+    numbers = {number_of(initial, step.scope) for step, other in rows if other == text and initial}
+    one = len(numbers) == 1 and all(other == text for _, other in rows)
+    return f"{kind}({numbers.pop():.4g})" if one else text
 
 
 def _placed(steps: Sequence[_Step], once: bool) -> Finding:
@@ -228,9 +237,9 @@ def _gains(
     """Gains of norms that are to begin at a number."""
     right = [bool(path) and is_constant(parameters[path], value) for path, value, _ in gains]
     value = f"{gains[0][1]:g}" if gains else "a number"
-    said = f"{sum(right)} of {wanted} gains of norms begin at {value}"
+    said = f"{sum(right)} of {len(gains)} gains of norms begin at {value}"
     if not all(right):
         said += f"; '{gains[right.index(False)][0]}' does not"
     elif len(gains) < wanted:
-        said += f"; {wanted - len(gains)} branches have no norm there"
+        said += f"; {wanted - len(gains)} of {wanted} places have no norm"
     return Finding("gains of norms", sum(right), wanted, said)

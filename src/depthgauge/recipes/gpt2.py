@@ -33,7 +33,7 @@ def _plan(layout: Layout) -> Plan:
     scope, branches = scope_of(layout), layout.branches
     small = "normal(std=0.02/sqrt(L))"
     last = tuple(Target(w, small, scope, mistakes) for b in branches for w in b.weights if w.last)
-    inner = (w for b in branches for w in b.weights if not w.last)
+    inner = (w for b in branches for w in b.weights if not (w.last or w.table))
     tables = embeddings(layout)
     outside = (w for w in layout.outside if w.fan_in and w.path not in layout.tables)
     unit = ("normal(std=1)", "an embedding's default in PyTorch, N(0, 1)")

@@ -49,6 +49,9 @@ class Candidate:
     doubts: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Candidate {self.recipe.name}: {100 * self.share:.0f} per cent of it>"
+
     @property
     def agrees(self) -> bool:
         return bool(self.findings) and not self.bare and all(f.holds for f in self.findings)
@@ -87,6 +90,16 @@ class Guess:
         """Other recipes that the numbers of these weights do not tell from the one named."""
         return self.candidates[0].same if self.named is not None else ()
 
+    def __str__(self) -> str:
+        from depthgauge.report.audit_screen import print_audit
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_audit(self, console))
+
+    def __repr__(self) -> str:
+        named = self.named.name if self.named is not None else "no recipe"
+        return f"<Guess: {named}, of {len(self.candidates)} candidates>"
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         document: dict[str, Any] = jsonable({
@@ -115,7 +128,8 @@ def guess(model: nn.Module, batch: Any) -> Guess:
     """Hold a module to every recipe that covers it, but for those whose audit is a search of its
     own; the model is left as it was.
 
-    Raises NetworkError for what cannot be run, ModelError when the model raises.
+    Raises NetworkError for what cannot be run, TargetError for what is no module, ModelError when
+    the model raises.
     """
     model = uncompiled(model)
     found = layout(model, batch)

@@ -86,7 +86,7 @@ def counted(layout: Layout, plan: Plan) -> Iterator[Count]:
     if scaled := [(branch, form) for branch, form in rows if form.inlet is not None]:
         yield _inlets(layout, scaled)
     if biased := [branch for branch, form in rows if form.biased]:
-        weights = [w for branch in biased for w in branch.weights]
+        weights = [w for branch in biased for w in branch.weights if not w.table]
         bare = [w for w in weights if not w.bias]
         why = f"'{bare[0].path}' has none" if bare else ""
         has = len(weights) - len(bare)

@@ -178,7 +178,7 @@ def put_biases(work: Work, branch: Residual) -> None:
     """A bias for each of the branch's layers that has none and can take one."""
     for weight in branch.weights:
         module = work.modules.get(weight.owner)
-        if weight.bias or getattr(module, "bias", None) is not None:
+        if weight.table or weight.bias or getattr(module, "bias", None) is not None:
             continue
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
             outputs = module.out_features if isinstance(module, nn.Linear) else (

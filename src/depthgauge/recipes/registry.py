@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from depthgauge.errors import SpecificationError, nearest
+from depthgauge.errors import SpecificationError, expect, nearest
 from depthgauge.recipes.admin import ADMIN, ADMIN_CONSTANT
 from depthgauge.recipes.admin_profile import ADMIN_PROFILE
 from depthgauge.recipes.completep import COMPLETEP
@@ -49,7 +49,7 @@ from depthgauge.recipes.weight_norm import WEIGHT_NORM
 from depthgauge.recipes.xavier import XAVIER
 from depthgauge.recipes.zero_gamma import ZERO_GAMMA
 
-__all__ = ["GROUPS", "RECIPES", "recipe_named"]
+__all__ = ["GROUPS", "RECIPES", "recipe_named", "recipe_of"]
 
 #: By what they need of a network.
 GROUPS: Final[dict[str, tuple[Recipe, ...]]] = {
@@ -109,8 +109,16 @@ RECIPES: Final[dict[str, Recipe]] = {
 }
 
 
+def recipe_of(recipe: str | Recipe) -> Recipe:
+    """The recipe that was given, by its name or as one. Raises SpecificationError for a name that
+    no recipe has, TargetError for what is neither."""
+    expect("recipe", recipe, (str, Recipe), "the name of a recipe, such as 'fixup', or a Recipe")
+    return recipe_named(recipe) if isinstance(recipe, str) else recipe
+
+
 def recipe_named(name: str) -> Recipe:
-    """The recipe of this name. Raises SpecificationError."""
+    """The recipe of this name. Raises SpecificationError, TargetError for what is no name."""
+    expect("recipe", name, str, "the name of a recipe, such as 'fixup'")
     if name not in RECIPES:
         raise SpecificationError(
             f"recipe is '{name}', expected one of {', '.join(RECIPES)}{nearest(name, RECIPES)}"

@@ -10,11 +10,11 @@ from torch import nn
 
 from depthgauge.equation.nodes import Attention, Block, Convolution, Init, Linear, Node, rewrite
 from depthgauge.equation.text import to_text
-from depthgauge.errors import NetworkError
+from depthgauge.errors import NetworkError, expect
 from depthgauge.network.spec import Network
 from depthgauge.recipes.curves import bare as without_curves
 from depthgauge.recipes.curves import by_kind, written
-from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.registry import recipe_of
 from depthgauge.recipes.reshape import reshaped
 from depthgauge.recipes.rules import Recipe, init_of
 from depthgauge.trace.counted import Layout
@@ -31,6 +31,15 @@ class Rewritten:
     changes: tuple[str, ...]
     recipe: Recipe
 
+    def __str__(self) -> str:
+        from depthgauge.report.recipe_screen import print_changes
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_changes(self.changes, (), console))
+
+    def __repr__(self) -> str:
+        return f"<Rewritten by {self.recipe.name}: {self.network!r}>"
+
     def module(self, batch: Any, seed: int = 0) -> nn.Module:
         """The network as a module, with what the recipe does by looking at a batch."""
         model = self.network.module(seed)
@@ -43,9 +52,16 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
     """The network with the recipe in its equation and its initialisation.
 
     Raises SpecificationError for a name that no recipe has, NetworkError for a network that the
-    recipe does not cover.
+    recipe does not cover, TargetError for an argument of another kind.
     """
-    rules = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    module = isinstance(network, nn.Module)
+    todo = (
+        "apply() puts a recipe into a module"
+        if module
+        else "Network(equation, depth, width) makes one"
+    )
+    expect("network", network, Network, "a depthgauge.Network", todo)
+    rules = recipe_of(recipe)
     if rules.unwritten:
         raise NetworkError(f"{rules.title} cannot be put into an equation: {rules.unwritten}")
     block, inits = _rewritten(network, rules)

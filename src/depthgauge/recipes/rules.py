@@ -249,6 +249,15 @@ class Recipe:
     unconfirmed: Sequence[tuple[str, str]] = ()
     fitted: Callable[[nn.Module, Any, Layout], Recipe] | None = None
 
+    def __str__(self) -> str:
+        from depthgauge.report.recipe_screen import print_recipe
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_recipe(self, console))
+
+    def __repr__(self) -> str:
+        return f"<Recipe {self.name}: {self.title}>"
+
     def marked(self, line: str) -> str:
         """A line of it, and behind one that was not confirmed where it is from."""
         why = dict(self.unconfirmed).get(line)

@@ -29,6 +29,8 @@ def _plan(layout: Layout) -> Plan:
     for branch in layout.branches:
         scope = scope_of(layout, branch)
         for weight in branch.weights:
+            if weight.table:  # distances, whose numbers are added to scores
+                continue
             if branch.attends:
                 small.append(Target(weight, _SMALL, scope, mistakes))
             elif weight.fan_in:

@@ -9,13 +9,17 @@ off. The mean of numbers that are drawn is zero, |mean| <= rms (5 / sqrt(n) + 0.
 drawn number by number, an orthogonal weight or a constant, |rms / expected - 1| is at most 0.002. A
 weight that is to be zero must be exactly zero, one that is to be orthogonal must have equal
 singular values.
+
+A wrong count of the depth explains nearly all weights of a group, or all in one place of every
+block: one weight among many has no depth of its own.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -33,6 +37,12 @@ EXACT: Final = ("constant", "orthogonal", "delta_orthogonal", "identity")
 _ROUNDED: Final = 2e-3
 #: Whose mean is not that of numbers drawn one by one.
 _UNDRAWN: Final = ("zeros", "standardised", *EXACT)
+#: Whose singular values are equal.
+_EQUAL: Final = ("orthogonal", "delta_orthogonal")
+#: The share of a group that a wrong count of the depth has to explain.
+_MOST: Final = 0.8
+#: How far ratios of measured over expected may lie apart to be told as one.
+_APART: Final = 1.2
 #: How far a learned number may lie from the recipe's.
 _CLOSE: Final = 1e-3
 
@@ -86,13 +96,40 @@ class _Seen:
         flat = self.tensor.detach().double().flatten()
         return float(flat[(flat - self.constant(self.target.init)).abs().argmax()])
 
+    @property
+    def kind(self) -> str:
+        return init_of(self.target.init).kind
+
+    def explained(self, init: str) -> bool:
+        """Whether another initialiser made it: of its size, and equal singular values only where
+        that one gives them."""
+        alike = self.kind not in _EQUAL or (init_of(init).kind in _EQUAL) == (not self.shaped)
+        return alike and self.follows(init)
+
+    @property
+    def place(self) -> str:
+        """Its path, whichever block it stands in."""
+        return re.sub(r"(?<![^.])\d+(?![^.])", "*", self.target.weight.path)
+
+    def deep(self, init: str) -> bool:
+        """Whether its ratio to the recipe's is another at another depth."""
+        scope = {**self.target.scope}
+        scope |= {name: 2 * scope[name] for name in ("L", "depth") if name in scope}
+        twice = replace(self.target, scope=scope)
+        other = replace(self, target=twice)
+        if not self.expected or not other.expected:
+            return False
+        return not math.isclose(
+            self.of(init) / self.expected, other.of(init) / other.expected, rel_tol=1e-9
+        )
+
     def constant(self, init: str) -> float:
         return float(options_of(init_of(init), self.target.scope)["value"])
 
     @property
     def shaped(self) -> str:
         """``""``, or what is wrong with a weight of the right size."""
-        kind = init_of(self.target.init).kind
+        kind = self.kind
         flat = self.tensor.detach().double()
         if kind == "delta_orthogonal":
             middle = flat
@@ -101,7 +138,7 @@ class _Seen:
             if float(flat.square().sum()) > float(middle.square().sum()) * (1 + 1e-6):
                 return "numbers outside the kernel's centre"
             flat = middle
-        if kind in ("orthogonal", "delta_orthogonal"):
+        if kind in _EQUAL:
             parts = flat.reshape(self.target.weight.groups, self.target.weight.group[0], -1)
             tall = parts.mT if parts.shape[1] < parts.shape[2] else parts
             values = torch.linalg.eigvalsh(tall.mT @ tall).clamp(min=0).sqrt()
@@ -141,6 +178,8 @@ def rule_finding(
         wrong = sized  # each within its own error, and yet all of them off
     bent = [(s, why) for s in seen if s not in wrong and (why := s.shaped)]
     right = len(seen) - len(wrong) - len(bent)
+    if wrong and all(s.kind in _EQUAL for s in seen):  # of another size by chance, or not
+        wrong, bent = [s for s in seen if s in wrong or any(s is b for b, _ in bent)], []
     if bent and not wrong:
         first, why = bent[0]
         said = f"{len(bent)} of {len(seen)} {rule.group}: {why} ('{first.target.weight.path}')"
@@ -174,10 +213,11 @@ def rule_finding(
         said = f"{head}zero, expected {rule.told}"
     elif len({round(s.expected, 12) for s in wrong}) == 1 and max(values) < 1.2 * min(values):
         mean = math.fsum(values) / len(values)
-        said = f"{head}std {_four(mean)}, expected {_four(wrong[0].expected)} ({ratio:.2g} times)"
+        times = f"{ratio:.2g}" if abs(ratio - 1) > 0.1 else f"{ratio:.3g}"
+        said = f"{head}std {_four(mean)}, expected {_four(wrong[0].expected)} ({times} times)"
     else:
-        said = f"{head}std {ratio:.3g} times the expected one ({rule.told})"
-    why = _mistake(wrong)
+        said = f"{head}std {_times(wrong)} times the expected one ({rule.told})"
+    why = _mistake(wrong, seen) or _scaled(wrong)
     return Finding(rule.group, right, len(seen), said + (f": {why}" if why else path), ratio)
 
 
@@ -196,18 +236,45 @@ def _ratio(seen: Sequence[_Seen]) -> float:
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
-def _mistake(wrong: Sequence[_Seen]) -> str:
+def _times(wrong: Sequence[_Seen]) -> str:
+    """Measured over expected: one number, or where weights differ the least and the largest."""
+    ratios = [s.rms / s.expected for s in wrong if s.expected > 0]
+    if ratios and max(ratios) >= _APART * min(ratios):
+        return f"{min(ratios):.3g} to {max(ratios):.3g}"
+    return f"{_ratio(wrong):.3g}"
+
+
+def _scaled(wrong: Sequence[_Seen]) -> str:
+    """Words for weights that are orthogonal but for one number; ``""`` for others."""
+    if not all(s.kind in _EQUAL and s.rms > 0 and not s.shaped for s in wrong):
+        return ""
+    return f"orthogonal, scaled by {_times(wrong)}"
+
+
+def _share(wrong: Sequence[_Seen], seen: Sequence[_Seen]) -> bool:
+    """Whether the weights that are wrong are most of a group, or all that stand in their place in
+    every block."""
+    if len(wrong) >= _MOST * len(seen):
+        return True
+    places = {s.place for s in wrong}
+    return 1 < len(wrong) == sum(s.place in places for s in seen)
+
+
+def _mistake(wrong: Sequence[_Seen], seen: Sequence[_Seen]) -> str:
     """The words of the mistake that makes every one of these tensors what it is; of several the
     one that comes closest, the first of equals, and a second that chance does not tell from it: one
     that comes as close but for two standard errors."""
+    whole = _share(wrong, seen)
     tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
     found: list[tuple[float, str]] = []
     for words in tables[0] if tables else ():
         if not all(words in table for table in tables):
             continue
         inits = [table[words] for table in tables]
+        if not whole and any(s.deep(init) for s, init in zip(wrong, inits, strict=True)):
+            continue
         expected = [s.of(init) for s, init in zip(wrong, inits, strict=True)]
-        each = all(s.follows(init) for s, init in zip(wrong, inits, strict=True))
+        each = all(s.explained(init) for s, init in zip(wrong, inits, strict=True))
         if each and _together(wrong, expected):
             found.append((round(abs(math.log(_pooled(wrong, expected)[0])), 9), words))
     found.sort(key=lambda row: row[0])

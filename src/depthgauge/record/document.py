@@ -92,6 +92,17 @@ class Record(Part):
     fingerprint: str = ""
     checksum: str = ""
 
+    def __str__(self) -> str:
+        worst = self.verdict
+        lines = [f"{worst.state.replace('_', ' ')}: {worst.weakest}: {worst.reason}"]
+        for gate in self.gates:
+            said = f"  {gate.reason}" if gate.reason else ""
+            lines.append(f"  {gate.state.replace('_', ' '):<13}{gate.name:<18}{said}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Record of {self.subject!r}: {self.verdict.state.replace('_', ' ')}>"
+
     def to_dict(self) -> dict[str, Any]:
         """The document, as ``record.json`` has it."""
         found: dict[str, Any] = self.model_dump(mode="json", by_alias=True)

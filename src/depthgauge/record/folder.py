@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from depthgauge.errors import NewerRecordError, RecordError
+from depthgauge.errors import NewerRecordError, RecordError, expect_path
 from depthgauge.record.arrays import Arrays, pack, unpack
 from depthgauge.record.checks import DOCUMENT, NEWER, Fault, inconsistent, unsealed, unshaped
 from depthgauge.record.document import CURVES, FORMAT, Record, hashed, parsed, sealed, text
@@ -49,6 +49,12 @@ class Stored:
 
     record: Record
     arrays: Arrays
+
+    def __str__(self) -> str:
+        return f"{self.record.subject}\n{self.record}"
+
+    def __repr__(self) -> str:
+        return repr(self.record)
 
 
 def read(directory: Place) -> Stored:
@@ -152,6 +158,7 @@ def held(directory: Place) -> tuple[bytes, bytes | None]:
 
     Raises RecordError where there is no record, whether or not it would be a good one.
     """
+    expect_path("directory", directory, "the directory of a record")
     folder = folder_of(directory)
     try:
         document, curves = _pair(folder)

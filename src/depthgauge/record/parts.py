@@ -97,6 +97,16 @@ class Subject(Part):
     data: str = ""
     """A hash of the batches of all seeds."""
 
+    def __str__(self) -> str:
+        seeds = ", ".join(map(str, self.seeds))
+        return (
+            f"{self.target}\ndepth {self.depth}, width {self.width or '-'}, {self.branches} "
+            f"branches, batch {self.batch}, {self.dtype}, seeds {seeds}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Subject {self.target!r}: depth {self.depth}, seeds {self.seeds}>"
+
 
 class Limits(Part):
     """The least and the largest value allowed, and the decades inside them that are a warning."""

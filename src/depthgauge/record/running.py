@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
-from depthgauge.errors import RecordError
+from depthgauge.errors import RecordError, expect_path
 from depthgauge.record.arrays import Arrays, pack, unpack
 from depthgauge.record.changes import (
     Change,
@@ -135,6 +135,7 @@ class Running:
         Raises RecordError: the directory holds something else, another writer is at it, what it
         holds was begun with another subject, plan or version, or is another's record.
         """
+        expect_path("directory", directory, "where the record is to be written")
         folder, planned = folder_of(directory), json.loads(canonical(plan))
         provenance = begun(command, place, directory).model_copy(update={"plan": planned})
         opened(folder)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from depthgauge.equation.latex import to_latex
 from depthgauge.equation.nodes import SCALARS, Block, Let
 from depthgauge.equation.text import to_text
-from depthgauge.errors import SpecificationError
+from depthgauge.errors import SpecificationError, expect
 from depthgauge.jsonable import jsonable
 from depthgauge.record.blocks import Block as ModuleBlock
 from depthgauge.record.blocks import as_drawn
@@ -57,7 +57,10 @@ def subject_of(
     without them those that the specification itself asks for beside its own depth.
     """
     from depthgauge.arguments import seeds_of
+    from depthgauge.study.specification import Specification
 
+    todo = "read_specification(path) reads one, Specification(network) makes one"
+    expect("specification", specification, Specification, "a depthgauge.Specification", todo)
     network, batch = specification.network, specification.batch
     seeds, _ = seeds_of(specification.seed)
     if depths is None:

@@ -41,6 +41,9 @@ class Verification:
     def __bool__(self) -> bool:
         return self.state == "valid"
 
+    def __repr__(self) -> str:
+        return f"<Verification of {self.directory!r}: {self.state}>"
+
     def __str__(self) -> str:
         lines = [line for reason in self.reasons for line in reason.lines]
         return "\n".join([f"{self.directory}: {self.state}", *(f"  {line}" for line in lines)])

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from depthgauge.report.tables import WIDTH, Column, paragraph, plain, print_table
+from depthgauge.report.tables import Column, paragraph, plain, print_table
 from depthgauge.summaries import SUMMARIES
 
 if TYPE_CHECKING:
     from depthgauge.study.ablation import Ablation, Varied
     from depthgauge.study.effects import Effect
 
-__all__ = ["ablation_line", "ablation_text", "print_ablation"]
+__all__ = ["ablation_line", "print_ablation"]
 
 _HEADERS: Final = {
     "forward_end_rms": "last state",
@@ -73,13 +72,6 @@ def print_ablation(found: Ablation, console: Console) -> None:
             else "By size: one seed has no spread.",
         )
     _told(found, console)
-
-
-def ablation_text(found: Ablation) -> str:
-    """The screen as text, 100 columns wide."""
-    drawn = io.StringIO()
-    print_ablation(found, Console(file=drawn, width=WIDTH, color_system=None))
-    return drawn.getvalue().rstrip("\n")
 
 
 def ablation_line(found: Ablation) -> str:

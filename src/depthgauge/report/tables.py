@@ -6,9 +6,10 @@ that a screen can be compared with a file.
 
 from __future__ import annotations
 
+import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -26,6 +27,7 @@ __all__ = [
     "plain",
     "print_table",
     "terminal",
+    "text_of",
     "wrapped",
 ]
 
@@ -61,6 +63,13 @@ def terminal() -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
     return console
+
+
+def text_of(draw: Callable[[Console], None]) -> str:
+    """What ``draw`` prints, as text of 100 columns: the screen of an object that is printed."""
+    drawn = io.StringIO()
+    draw(Console(file=drawn, width=WIDTH, color_system=None, highlight=False))
+    return drawn.getvalue().rstrip("\n")
 
 
 def plain(console: Console, line: str | Text = "", style: str = "") -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from depthgauge.errors import DepthgaugeError, SpecificationError
+from depthgauge.errors import DepthgaugeError, SpecificationError, expect
 from depthgauge.jsonable import jsonable
 from depthgauge.profile import Profile
 from depthgauge.study.cases import Case, case_of, differences, measured
@@ -138,9 +138,14 @@ class Ablation:
         return found
 
     def __str__(self) -> str:
-        from depthgauge.report.ablation_screen import ablation_text
+        from depthgauge.report.ablation_screen import print_ablation
+        from depthgauge.report.tables import text_of
 
-        return ablation_text(self)
+        return text_of(lambda console: print_ablation(self, console))
+
+    def __repr__(self) -> str:
+        changes = f"{len(self.rows)} change{'s' * (len(self.rows) != 1)}"
+        return f"<Ablation of {self.target!r}: {changes}, corridor {self.corridor or 'none'}>"
 
 
 def ablate(
@@ -177,6 +182,7 @@ def ablate(
     if vary is None:
         changes = _possible(base, left)
     else:
+        expect("vary", vary, Iterable | Change, "changes such as 'norm=none'")
         given_changes = [vary] if isinstance(vary, str | Change) else list(vary)
         changes = [_case(base, Change.of(change), comparison) for change in given_changes]
     if not changes:

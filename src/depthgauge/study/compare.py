@@ -11,15 +11,23 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from depthgauge.arguments import network_of, seeds_of
+from depthgauge.arguments import batch_of, network_of, seeds_of
 from depthgauge.equation.nodes import Block
-from depthgauge.errors import DepthgaugeError, NetworkError, SpecificationError
+from depthgauge.errors import (
+    DepthgaugeError,
+    NetworkError,
+    SpecificationError,
+    expect,
+    expect_callable,
+    expect_several,
+)
 from depthgauge.instruments.subject import Effort
 from depthgauge.jsonable import jsonable
 from depthgauge.measurement import SHARED_PRODUCT, Progress, measure
@@ -27,7 +35,7 @@ from depthgauge.network.spec import Network
 from depthgauge.network.threads import passes
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.held import held
-from depthgauge.recipes.registry import recipe_named
+from depthgauge.recipes.registry import recipe_of
 from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import Group, Recipe
 from depthgauge.study.functional_step import functional_step
@@ -155,6 +163,16 @@ class Comparison:
     settings: dict[str, Any]
     sizes: dict[str, int] = field(default_factory=dict)  # of an equation: width, batch, ...
 
+    def __str__(self) -> str:
+        from depthgauge.report.compare_screen import print_comparison
+        from depthgauge.report.tables import text_of
+
+        return text_of(lambda console: print_comparison(self, console))
+
+    def __repr__(self) -> str:
+        names = ", ".join(row.name for row in self.rows[1:])
+        return f"<Comparison of {self.target!r} at depth {self.depth}: {names}>"
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document: each quantity with its median, least and largest over seeds."""
         plain = self.rows[0].parameters
@@ -237,7 +255,10 @@ def of_builder(build: Callable[[int, int], tuple[nn.Module, Any]]) -> Build:
     """A builder for ``compare`` from ``build(depth, seed)``: recipes on copies of its modules."""
 
     def made(recipe: Recipe | None, depth: int, seed: int) -> Built:
-        model, batch = build(depth, seed)
+        pair = build(depth, seed)
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module)):
+            expect("what build(depth, seed) returns", pair, (), "(module, batch)")
+        model, batch = pair
         if recipe is None:
             return Built(model, batch)
         applied = apply(model, batch, recipe, seed)
@@ -270,11 +291,23 @@ def compare(
     a name that no recipe has, what the network itself raises.
     """
     seeds, _ = seeds_of(seed)
+    expect_callable("progress", progress, "a function of (done, total)")
+    if depths is not None:
+        expect_several("depths", depths, "a list of depths")
+        depths = list(depths)
+        for number in depths:
+            expect("a depth of depths", number, Integral, "a whole number of blocks")
     if isinstance(target, str | Block | Network):
+        expect("batch", batch, Integral, "a whole number of Gaussian examples")
+        batch_of(batch, [])
         network = network_of(target, {"depth": depth, "width": width, **sizes})
         build, depth, named = of_network(network, batch), network.depth, str(network.block)
         shapes = {"width": network.width, "batch": batch}
     else:
+        if isinstance(target, nn.Module) or not callable(target):
+            wanted = "an equation (text or tree), a Network or a function build(depth, seed)"
+            todo = "give the function that builds it" if isinstance(target, nn.Module) else ""
+            expect("target", target, (), wanted, todo)
         if depth is None:
             raise SpecificationError("a function builds the network; give the depth to build it at")
         build, named, shapes = of_builder(target), "a module that a function builds", {}
@@ -295,7 +328,8 @@ def compare_built(
     progress: Progress | None = None,
 ) -> Comparison:
     """``compare`` for a builder of its own kind; ``sizes``: what else the header names."""
-    chosen = [recipe_named(name) if isinstance(name, str) else name for name in recipes]
+    expect_several("recipes", recipes, "a list of recipes", "give ['he', 'fixup'], of one ['he']")
+    chosen = [recipe_of(recipe) for recipe in recipes]
     over = tuple(depths or sorted({max(depth // by, 1) for by in (8, 4, 2, 1)}))
 
     def rows() -> tuple[Row, ...]:

@@ -15,10 +15,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from depthgauge.errors import SpecificationError, nearest
+from depthgauge.errors import SpecificationError, expect, nearest
 from depthgauge.jsonable import jsonable, why_not_finite
 from depthgauge.profile import SUMMARIES, Profile
 from depthgauge.profile_text import number
+from depthgauge.remarks import by_design
 from depthgauge.sites import FloatArray
 from depthgauge.study.bound import KEYS, Bound, nearer, wrong_for
 from depthgauge.summaries import DRIFT_FLOOR, spread, without_loss
@@ -121,6 +122,9 @@ class Verdict:
         converted: dict[str, Any] = jsonable(out)
         return converted
 
+    def __repr__(self) -> str:
+        return f"<Verdict: {str(self).partition(chr(10))[0]}, {len(self.judgements)} bounds>"
+
     def __str__(self) -> str:
         score = "" if self.score is None else f", smallest margin {self.score:+.3g} decades"
         lines = [f"{self.state.replace('_', ' ')}{score}"]
@@ -150,6 +154,13 @@ class Corridor:
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
+        todo = "Corridor.of(gradient_ratio={'max': 10}) makes one of a table"
+        expect(
+            "bounds", self.bounds, tuple, "a tuple of pairs of a summary's name and a Bound", todo
+        )
+        for pair in self.bounds:
+            if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, Bound]):
+                expect("a bound", pair, (), "a pair of a summary's name and a Bound", todo)
         for name, bound in self.bounds:
             if sentence := _wrong_name(name) or wrong_for(name, bound):
                 raise SpecificationError(sentence)
@@ -157,9 +168,15 @@ class Corridor:
                 raise SpecificationError(f"the corridor bounds {name} twice; give it one bound")
             seen.add(name)
 
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {bound}" for name, bound in self.bounds) or "no bound"
+
     @classmethod
     def of(cls, declared: Mapping[str, object] | None = None, /, **bounds: object) -> Corridor:
         """From ``{"forward_drift": {"max": 3.0}}`` or ``forward_drift=Bound(max=3)``."""
+        if declared is not None:
+            todo = "such as {'gradient_ratio': {'max': 10}}"
+            expect("declared", declared, Mapping, "a table of bounds by summary", todo)
         given = [*(declared or {}).items(), *bounds.items()]
         return cls(tuple((name, _bound(name, value)) for name, value in given))
 
@@ -171,12 +188,15 @@ class Corridor:
         """Each bound against the profile's summary; with several seeds the worst one decides.
 
         What one step changes and stiffness are judged where there is a loss: without one they have
-        no scale, and are not measured.
+        no scale, and are not measured. Of a loss that does not see the output no gradient is.
         """
+        expect("profile", profile, Profile, "a Profile; measure() gives one")
         summary = profile.summary()
         judgements = []
         for name, bound in self.bounds:
-            why = without_loss(profile, name) if name in summary else profile.why_not(name)
+            why = profile.why_not(name)
+            if name in summary:
+                why = without_loss(profile, name) or _unseen(profile, name)
             found = summary.get(name)
             judgements.append(
                 _unmeasured(name, bound, why)
@@ -198,6 +218,9 @@ def _judge(name: str, bound: Bound, values: FloatArray, profile: Profile) -> Jud
     if state == "fail":
         outside = sum(m < 0 for m in margins)
         reason = _why_outside(name, bound, value, profile, worst)
+        if name.startswith(("gradient", "functional", "participation")):
+            waking = profile.settings.get("waking")
+            reason += f"; {by_design(waking)}" if isinstance(waking, list) else ""
         if len(margins) > 1:
             reason += f"; {outside} of {len(margins)} seeds outside"
     elif state == "warn":
@@ -207,6 +230,12 @@ def _judge(name: str, bound: Bound, values: FloatArray, profile: Profile) -> Jud
         if len(margins) > 1:
             reason += f"; {close} of {len(margins)} seeds within {bound.warn:g}"
     return Judgement(name, state, value, len(margins), *spread(values), bound, margin, reason)
+
+
+def _unseen(profile: Profile, name: str) -> str:
+    """``""``, or that what is made of gradients is of a loss that does not see the output."""
+    of_gradients = name.startswith(("gradient", "functional", "stiffness", "update"))
+    return str(profile.settings.get("blind") or "") if of_gradients else ""
 
 
 def _unmeasured(name: str, bound: Bound, reason: str) -> Judgement:

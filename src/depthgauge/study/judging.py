@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from depthgauge.errors import expect
 from depthgauge.profile import Profile
 from depthgauge.study.corridor import Corridor, Verdict
 from depthgauge.study.corridors import corridor_named
@@ -73,4 +74,7 @@ def bounds_of(
         given = corridor_named(given)
     elif isinstance(given, Mapping):
         given = Corridor.of(given)
+    elif not isinstance(given, Corridor) and not hasattr(given, "at"):
+        wanted = "a name, a file, a Corridor or bounds such as {'gradient_ratio': {'max': 10}}"
+        expect("corridor", given, (), wanted)
     return Bounds(getattr(given, "name", "as given"), own, given)

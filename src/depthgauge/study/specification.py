@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from depthgauge.equation.parse import parse, parse_init, parse_scalar
-from depthgauge.errors import EquationError, NetworkError, SpecificationError
+from depthgauge.errors import EquationError, NetworkError, SpecificationError, expect, expect_path
 from depthgauge.network.spec import Network
 from depthgauge.study.corridor import Corridor
 from depthgauge.study.corridors import CorridorFile
@@ -52,6 +52,16 @@ class Specification:
     lr: float | None = None
     #: Of the section [commission]: depths, rival, shallow, vary, corridor.
     commission: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        todo = "Network(equation, depth, width) makes one"
+        expect("network", self.network, Network, "a depthgauge.Network", todo)
+
+    def __str__(self) -> str:
+        lines = [str(self.network), f"batch {self.batch}, seed {self.seed}, {self.dtype}"]
+        if self.corridor is not None:
+            lines.append(f"corridor: {', '.join(str(self.corridor).splitlines())}")
+        return "\n".join(lines)
 
     @property
     def step(self) -> Step:
@@ -94,6 +104,7 @@ def read_specification(
     path: str | os.PathLike[str], changes: Changes | None = None
 ) -> Specification:
     """The specification in the file; ``changes`` replace what it says before anything is built."""
+    expect_path("path", path, "a specification's file in TOML")
     file = os.fspath(path)
     document = read_document(file)
     source = f"{file} with the options given" if changes and any(vars(changes).values()) else file

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from depthgauge.errors import SpecificationError, nearest
+from depthgauge.errors import SpecificationError, expect, nearest
 from depthgauge.study.claims import SuiteResult
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run_suite(name: str, progress: Progress | None = None) -> SuiteResult:
 
     Raises SpecificationError for a name that no suite has.
     """
+    expect("suite", name, str, "the name of a suite")
     if name not in SUITES:
         raise SpecificationError(
             f"suite is '{name}', expected one of {', '.join(SUITES)}{nearest(str(name), SUITES)}"

@@ -59,6 +59,8 @@ def sweep(
     Raises SpecificationError for depths or a corridor that cannot be used, TargetError for another
     target, and what ``measure`` raises.
     """
+    from torch import nn
+
     from depthgauge.arguments import seeds_of
     from depthgauge.equation.nodes import Block
     from depthgauge.study.specification import Specification
@@ -73,6 +75,10 @@ def sweep(
         wanted = _instruments(instruments, named, chosen, specification.dtype, loss=False)
         run = _measured(partial(_equation_at, specification), wanted, effort)
         return swept(_name(specification), run, chosen, named, progress=progress)
+    if isinstance(target, nn.Module):
+        raise TargetError(
+            "a module ready made has one depth; give the function build(depth, seed) that builds it"
+        )
     if not callable(target):
         raise TargetError(
             f"a target of type {type(target).__name__} cannot be swept over depths; give an "

@@ -114,6 +114,10 @@ class Sweep:
         """One number a seed, by depth."""
         return {str(d): profile.summary()[name].tolist() for d, profile in self.profiles.items()}
 
+    def __repr__(self) -> str:
+        state = self.state.replace("_", " ")
+        return f"<Sweep of {self.target!r} over {self.depths}: {state} in {self.corridor}>"
+
     def __str__(self) -> str:
         lines = [self.target, f"depths {', '.join(map(str, self.depths))}, n = {len(self.seeds)}"]
         lines += [f"  {name:<26}{found}" for name, found in self.laws.items()]

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from depthgauge.errors import NetworkError
+from depthgauge.equation.nodes import Block
+from depthgauge.errors import NetworkError, expect
+from depthgauge.network.spec import Network
 from depthgauge.trace.batches import tensors
 from depthgauge.trace.inventory import COMPILED, Inventory
 
@@ -17,7 +19,13 @@ __all__ = ["check", "uncompiled", "unwrapped"]
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """The module inside wrappers that only place or compile it, with what was taken off."""
+    """The module inside wrappers that only place or compile it, with what was taken off.
+
+    Raises TargetError for what is no module.
+    """
+    equation = isinstance(model, str | Block | Network)
+    todo = "of an equation Network(...).module(seed) is one" if equation else ""
+    expect("model", model, nn.Module, "an nn.Module", todo)
     notes = []
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from time import perf_counter
 from typing import Any
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from depthgauge._version import __version__
 from depthgauge.arguments import PARTS, aims_of, alone, chosen, dtype_name, effort_of, seeds_of
-from depthgauge.errors import SpecificationError
+from depthgauge.causes import blind, causes, waking
+from depthgauge.errors import SpecificationError, expect
 from depthgauge.instruments.correlation import same
 from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.probing import deepened
@@ -159,6 +160,8 @@ def _measured(
             "cotangent": passed.cotangent,
             "device": _device(held),
             "notes": [*notes, *passed.notes],
+            "causes": causes(model, batch, passed, readings),
+            "blind": blind(passed, readings) if given.loss is not None else "",
             "versions": {
                 "depthgauge": __version__,
                 "torch": torch.__version__,
@@ -171,14 +174,24 @@ def _measured(
         disagreements=tuple(analysis.disagreements),
         overhead=(perf_counter() - start) / max(passed.theirs, 1e-9),
     )
+    if _stopped(profile) and (woken := waking(model, batch, given.loss)):
+        profile = replace(profile, settings={**profile.settings, "waking": woken})
     at = {row.key: i for i, row in enumerate(rows) if row.key}
     return _Traced(profile, passed, analysis, at)
+
+
+def _stopped(profile: Profile) -> bool:
+    """Whether no gradient at all comes to some state."""
+    column = profile.columns.get("gradient_rms")
+    return column is not None and bool((column.values == 0).any())
 
 
 def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]:
     """Whether a module path is wanted: ``re.search``, as in the neighbours' tools."""
     compiled: list[re.Pattern[str] | None] = []
     for word, text in (("include", include), ("exclude", exclude)):
+        if text is not None:
+            expect(word, text, str, "a regular expression on module names")
         try:
             compiled.append(re.compile(text) if text is not None else None)
         except (re.error, TypeError) as error:

@@ -44,7 +44,7 @@ _PLAIN: Final = frozenset((int, float, bool, str, type(None), type(...), torch.d
 
 _LAYERS: Final = frozenset(("weights", "contract", "opaque", "cell"))
 _MADE: Final = frozenset(("weights", "norm", "act", "product", "drop", "shape"))
-_SHOWN: Final = frozenset(("sum", *_MADE, *_LAYERS))
+_SHOWN: Final = frozenset(("sum", "softmax", "attend", *_MADE, *_LAYERS))
 _FLOATING: Final = frozenset((
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64,
     torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -91,6 +91,10 @@ class Watcher(Protocol):
 
     def activated(self, value: Value, function: Any, y: Tensor, seen: object) -> None:
         """The activation's output; ``function`` is it without the recorder."""
+        ...
+
+    def weighing(self, value: Value, args: Any, options: Any) -> None:
+        """A softmax of logits, or attention as one function, with what it was given."""
         ...
 
     def entering(self, value: Value, x: Tensor) -> None:
@@ -324,6 +328,8 @@ class Recorder(TorchFunctionMode):
             watcher.made(value, out)
         if kind == "sum":
             watcher.added(value, out, seen)
+        elif kind in ("softmax", "attend"):
+            watcher.weighing(value, args, kwargs)
         elif kind == "act" and seen is not None:
             watcher.activated(value, (function, args[1:], kwargs), out, seen)
         elif kind in _LAYERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -39,6 +40,7 @@ class Pass:
     cotangent: str
     notes: list[str] = field(default_factory=list)
     no_backward: str = ""
+    total: float = math.nan  # what the gradient is of
     lifted: bool = True  # whether the batch required a gradient
 
 
@@ -169,6 +171,7 @@ def _backward(
         words,
         notes,
         no_backward,
+        float(total.detach()) if total.numel() == 1 and not total.is_meta else math.nan,
         not found.note,
     )
 

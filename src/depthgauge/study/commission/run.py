@@ -134,13 +134,12 @@ class Commission:
     def to_dict(self) -> dict[str, Any]:
         return self.stored.record.to_dict()
 
+    def __repr__(self) -> str:
+        state = self.state.replace("_", " ")
+        return f"<Commission in {self.directory!r}: {state}, {len(self.gates)} gates>"
+
     def __str__(self) -> str:
-        verdict = self.stored.record.verdict
-        lines = [f"{verdict.state.replace('_', ' ')}: {verdict.weakest}: {verdict.reason}"]
-        for gate in self.gates:
-            said = f"  {gate.reason}" if gate.reason else ""
-            lines.append(f"  {gate.state.replace('_', ' '):<13}{gate.name:<18}{said}")
-        return "\n".join(lines)
+        return str(self.stored.record)
 
 
 def commission(
