@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BLIND", "blind", "causes", "waking"]
 
-#: Attention is saturated where its entropy is below this share of the most that it can have, and
-#: its logits spread wider than this.
-_SATURATED, _WIDE = 0.4, 3.0
+#: Attention is saturated where its entropy is below this share of the most that it can have.
+_SATURATED: Final = 0.4
 #: How far a number may lie from the one that explains it.
 _CLOSE: Final = 0.1
 #: Times ln(outputs) from which an initial loss is the head's.
@@ -64,6 +63,7 @@ def _copies(passed: Pass) -> Iterator[str]:
         if (
             p.requires_grad
             and p.dim() > 1
+            and p.numel()
             and name != (place := re.sub(r"(?<![^.])\d+(?![^.])", "*", name))
         ):
             places[place, tuple(p.shape)].append((name, p.detach()))
@@ -86,15 +86,24 @@ def _copies(passed: Pass) -> Iterator[str]:
 def _equal(group: Sequence[tuple[str, Tensor]]) -> Iterator[list[str]]:
     """The names of tensors that hold the same numbers, which are not all one; those whose first and
     last number differ need no closer look."""
-    ends = torch.stack([x.flatten()[[0, -1]].double() for _, x in group]).tolist()
-    alike: dict[tuple[float, ...], list[tuple[str, Tensor]]] = defaultdict(list)
+    ends = _ends([x for _, x in group])
+    alike: dict[tuple[float, float], list[tuple[str, Tensor]]] = defaultdict(list)
     for row, end in zip(group, ends, strict=True):
-        alike[tuple(end)].append(row)
+        alike[end].append(row)
     for rows in alike.values():
         _, one = rows[0]
         same = [name for name, x in rows if torch.equal(x, one)] if len(rows) > 1 else []
         if len(same) > 1 and not bool((one == one.flatten()[0]).all()):
             yield same
+
+
+def _ends(each: Sequence[Tensor]) -> list[tuple[float, float]]:
+    """The first and the last number of each tensor."""
+    if all(x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) for x in each):
+        arrays = [x.numpy() for x in each]  # a tenth of the time
+        return [(x.item(0), x.item(-1)) for x in arrays]
+    rows = torch.stack([x.flatten()[[0, -1]].double() for x in each]).tolist()
+    return [(first, last) for first, last in rows]
 
 
 def _kernels(passed: Pass) -> Iterator[str]:
@@ -205,7 +214,7 @@ def _leak(model: nn.Module, batch: Any) -> float:
 def _saturated(passed: Pass, readings: Readings) -> Iterator[str]:
     """Attention whose probabilities are nearly one at the start, and the number that is missing."""
     every = list(readings.attention.items())
-    sharp = [(i, n) for i, n in every if n[2] < _SATURATED and n[0] > _WIDE]
+    sharp = [(i, n) for i, n in every if n[2] < _SATURATED]
     if not sharp:
         return
     index, (std, largest, entropy) = sharp[0]

@@ -197,9 +197,10 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
             end = step.link.merge.value if step.link else step.after
             step.equation = reader.read(step.before, step.after, foreign, terms, source, end)
         read = [step.equation.read for step in track.steps if step.equation]
-        # Outlines alone would part a block whose steps differ in a factor or a norm.
-        folds = folded([r.form for r in read]), folded([r.outline for r in read])
-        track.folds = min(folds, key=len)
+        track.folds = folded([r.form for r in read])
+        if len(track.folds) > 1:
+            # Outlines alone would part a block whose steps differ in a factor or a norm.
+            track.folds = min(track.folds, folded([r.outline for r in read]), key=len)
         if shared := track.shared:
             what = "layers and learned numbers that several blocks share"
             reason = f"{what}, read as each block's own: {shared}"

@@ -28,6 +28,7 @@ from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.merges import local
 from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
+from depthgauge.trace.sharpness import MAKES, sharpness
 
 __all__ = ["Edge", "Readings"]
 
@@ -59,10 +60,6 @@ _KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 
 #: Where a gradient comes by: a node and the place of its output, or at a leaf None and the leaf.
 Edge = tuple[Node | None, int | Tensor]
-
-#: Functions that make attention's probabilities, or use them at once; queries that are looked at.
-_WEIGHED: Final = ("softmax", "scaled_dot_product_attention")
-_QUERIES: Final = 64
 
 #: Tensors held at once between two merges.
 _RECENT: Final = 12
@@ -266,9 +263,9 @@ class Readings:
         self.activations[value.index] = made
 
     def weighing(self, value: Value, args: Any, options: Any) -> None:
-        if self._state and value.data and value.name in _WEIGHED:
+        if self._state and value.data and value.name in MAKES:
             with torch._C.DisableTorchFunction(), torch.no_grad():
-                found = _attention(value.name, args, options)
+                found = sharpness(value.name, args, options)
             if found is not None:
                 self.attention[value.index] = found
 
@@ -374,40 +371,6 @@ class Readings:
             for (table, key), row in zip(held, rows, strict=True):
                 table[key] = flat[: len(row)]
                 del flat[: len(row)]
-
-
-def _attention(name: str, args: Any, options: Any) -> tuple[float, float, float] | None:
-    """Of a sample of queries: the standard deviation of their logits over the keys that each sees,
-    the largest probability, and the entropy over the most it can be; means over the queries that
-    see two keys or more. None of what is no attention, or off the CPU."""
-    x = args[0] if args else options.get("input")
-    if not isinstance(x, Tensor) or x.device.type != "cpu" or x.dim() < 3:
-        return None
-    if name == "softmax":
-        axis = options.get("dim", args[1] if len(args) > 1 else -1)
-        if axis not in (-1, x.dim() - 1):
-            return None
-        logits = x.detach().reshape(-1, x.shape[-1])
-        logits = logits[:: max(1, len(logits) // _QUERIES)].double()
-    else:
-        if len(args) < 2 or args[1].shape[-1] != x.shape[-1] or x.shape[:-2] != args[1].shape[:-2]:
-            return None
-        scale = options.get("scale") or x.shape[-1] ** -0.5
-        first = (0,) * (x.dim() - 2)
-        query, key = x.detach()[first].double(), args[1].detach()[first].double()
-        logits = query[:: max(1, len(query) // _QUERIES)] @ key.mT * scale
-    seen = logits > torch.finfo(torch.float16).min / 2  # masks are -inf, or the format's least
-    several = seen.sum(-1) > 1
-    logits, seen = logits[several], seen[several]
-    if not len(logits) or not bool(logits[seen].isfinite().all()):
-        return None
-    count = seen.sum(-1, keepdim=True)
-    zero = logits.new_zeros(())
-    mean = torch.where(seen, logits, zero).sum(-1, keepdim=True) / count
-    std = (torch.where(seen, logits - mean, zero).square().sum(-1) / count[:, 0]).mean().sqrt()
-    p = logits.masked_fill(~seen, -math.inf).softmax(-1)
-    entropy = -torch.special.xlogy(p, p).sum(-1) / count[:, 0].log()
-    return float(std), float(p.amax(-1).mean()), float(entropy.mean())
 
 
 def _version(x: Tensor) -> int:
