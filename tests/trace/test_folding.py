@@ -4,6 +4,7 @@ that were made otherwise are not."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from depthgauge import measure, parse
 from depthgauge.trace.blocks import averaged
 
 WIDTH, BLOCKS = 16, 6
+Act = Callable[[Tensor], Tensor]
 
 
 class Written(nn.Module):
@@ -34,24 +36,52 @@ class Written(nn.Module):
 class Branch(nn.Module):
     """``h + a W(relu(W(norm(h))))``, without ``a`` where there is none."""
 
-    def __init__(self, norm: Callable[[int], nn.Module], a: float | None = None) -> None:
+    def __init__(
+        self, norm: Callable[[int], nn.Module], a: float | None = None, act: Act = F.relu
+    ) -> None:
         super().__init__()
+        self.act = act
         self.norm = norm(WIDTH)
         self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.a = None if a is None else nn.Parameter(torch.tensor(a))
 
     def forward(self, h: Tensor) -> Tensor:
-        y = self.outer(F.relu(self.inner(self.norm(h))))
+        y = self.outer(self.act(self.inner(self.norm(h))))
         out: Tensor = h + (y if self.a is None else self.a * y)
         return out
+
+
+class Fixed(nn.Module):
+    """In attention's place a mean over the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, *_: Tensor, need_weights: bool) -> tuple[Tensor, bool]:
+        made: Tensor = self.layer(x.mean(1, keepdim=True).expand_as(x))
+        return made, need_weights
+
+
+class Wide(nn.Module):
+    """A branch with a layer beside it where the width changes."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, out), nn.Linear(out, out)
+        self.beside = nn.Linear(width, out) if width != out else nn.Identity()
+
+    def forward(self, h: Tensor) -> Tensor:
+        made: Tensor = self.beside(h) + self.outer(F.relu(self.inner(h)))
+        return made
 
 
 class Pair(nn.Module):
     """A mixing branch over tokens and one over channels: two steps a block, perhaps scaled."""
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, scale: float = 1.0, act: Act = F.gelu) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.act = scale, act
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -60,7 +90,7 @@ class Pair(nn.Module):
         x = self.norm1(h) * self.scale
         mixed: Tensor = self.attention(x, x, x, need_weights=False)[0]
         h = torch.add(h, mixed)
-        made: Tensor = self.outer(F.gelu(self.inner(self.norm2(h) * self.scale)))
+        made: Tensor = self.outer(self.act(self.inner(self.norm2(h) * self.scale)))
         return torch.add(h, made)
 
 
@@ -148,7 +178,10 @@ def test_trained_scalars_are_shown_by_their_mean_and_it_says_so() -> None:
     assert times(found) == [BLOCKS]
     assert "scalar(0.225)" in found["equation"]
     (entry,) = found["coverage"]["fallback"]
-    assert "6 blocks that differ in their learned numbers alone" in entry["reason"]
+    assert entry["reason"] == (
+        "6 blocks that differ in their learned numbers alone are shown as one, a number from 0.1 "
+        "to 0.35 by its mean"
+    )
 
 
 def test_one_scalar_that_was_set_otherwise_is_shown() -> None:
@@ -158,6 +191,87 @@ def test_one_scalar_that_was_set_otherwise_is_shown() -> None:
     assert found["depth"] == BLOCKS
     assert times(found) == [2, 1, 3]
     assert not found["coverage"]["fallback"]
+
+
+@pytest.mark.parametrize("numbers", [(1.0, 0.0), (0.3, -0.3)])
+def test_scalars_that_were_set_by_turns_are_not_averaged(numbers: tuple[float, float]) -> None:
+    found = read([Branch(nn.LayerNorm, a=numbers[k % 2]) for k in range(BLOCKS)])
+    assert found["depth"] == BLOCKS
+    assert times(found) == [BLOCKS // 2]
+    assert all(f"scalar({number:g})" in found["equation"] for number in map(abs, numbers))
+
+
+def test_gains_that_were_set_one_by_one_are_not_averaged() -> None:
+    blocks = stack()
+    for k, block in enumerate(blocks):
+        set_to(block.norm.weight, (k + 1) ** -0.5)
+    found = read(blocks)
+    assert times(found) == [1] * BLOCKS
+
+
+def test_a_gain_that_training_has_carried_far_is_said() -> None:
+    blocks = stack()
+    for block in blocks:
+        jolted(block, 0.001)
+    assert not read(blocks)["coverage"]["fallback"]
+    set_to(blocks[3].norm.weight, 0.0)
+    jolted(blocks[3], 0.001)
+    found = read(blocks)
+    assert times(found) == [BLOCKS]
+    (entry,) = found["coverage"]["fallback"]
+    assert "6 blocks that differ in their learned numbers alone are shown as one" in entry["reason"]
+
+
+def test_a_gain_of_one_among_trained_ones_is_shown() -> None:
+    blocks = stack()
+    for block in blocks:
+        jolted(block, 0.1)
+    set_to(blocks[3].norm.weight, 1.0)
+    assert times(read(blocks)) == [3, 1, 2]
+
+
+@pytest.mark.parametrize("at", [0, 3, 5])
+@pytest.mark.parametrize("odd", ["activation", "mixer", "kind"])
+def test_one_odd_block_of_two_steps_is_a_block(odd: str, at: int) -> None:
+    blocks = [Pair(act=torch.tanh if odd == "activation" and k == at else F.gelu)
+              for k in range(BLOCKS)]  # fmt: skip
+    if odd == "kind":
+        blocks[at].outer = nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, WIDTH))  # type: ignore[assignment]
+    elif odd == "mixer":
+        blocks[at].attention = Fixed()  # type: ignore[assignment]
+    found = read(blocks, 2, 5, WIDTH)
+    assert found["depth"] == BLOCKS
+    paths = [block["paths"] for block in found["streams"][0]["blocks"]]
+    assert [str(at)] in paths
+    assert times(found) == [n for n in (at, 1, BLOCKS - 1 - at) if n]
+
+
+def test_blocks_without_a_list_of_their_own_are_found_beside_an_odd_one() -> None:
+    """Each sum in a module of its own, two of them a block by what repeats alone."""
+    torch.manual_seed(1)
+    steps: list[nn.Module] = []
+    for k in range(BLOCKS):
+        steps += [Branch(nn.LayerNorm), Branch(nn.RMSNorm, act=F.gelu if k == 3 else torch.tanh)]
+    found = read(steps)
+    assert found["depth"] == BLOCKS
+    assert times(found) == [3, 1, 2]
+
+
+def test_stages_with_transitions_count_every_sum() -> None:
+    torch.manual_seed(1)
+    widths = [WIDTH, WIDTH, WIDTH, 2 * WIDTH, 2 * WIDTH, 4 * WIDTH, 4 * WIDTH]
+    stages = [Wide(a, b) for a, b in pairwise(widths)]
+    assert read(stages)["depth"] == 6
+
+
+def test_what_only_turns_a_state_is_no_block() -> None:
+    class Turned(nn.Module):
+        def forward(self, h: Tensor) -> Tensor:
+            return torch.flatten(h.unflatten(-1, (2, WIDTH // 2)), -2)
+
+    found = read([*stack()[:3], Turned(), *stack()[3:]])
+    assert found["depth"] == BLOCKS
+    assert "h = h]" not in found["equation"]
 
 
 def test_two_blocks_with_scalars_of_their_own_are_not_averaged() -> None:

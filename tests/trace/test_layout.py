@@ -13,7 +13,8 @@ from torch.nn.utils import parametrizations
 from depthgauge.network.spec import Network
 from depthgauge.study.reference import resnet, transformer
 from depthgauge.trace.counted import Layout
-from depthgauge.trace.layout import _listed, layout
+from depthgauge.trace.folding import listed
+from depthgauge.trace.layout import layout
 from tests.recipes.models import preactivation
 
 WIDTH = 8
@@ -319,7 +320,7 @@ def test_a_scaled_activation_that_branch_and_shortcut_share_is_an_inlet() -> Non
     ],
 )
 def test_blocks_are_the_modules_of_one_list(paths: tuple[str, ...], blocks: list[int]) -> None:
-    assert _listed(paths) == blocks
+    assert listed(paths) == blocks
 
 
 def test_equal_steps_of_a_block_are_one_block() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from benchmarks.zoo import plain
 from depthgauge import Network, measure, parse, to_text
 from depthgauge.equation.count import count
-from depthgauge.trace.blocks import folded
+from depthgauge.trace.folding import folded
 from tests.network.references import EQUATIONS
 
 DEPTH, WIDTH = 4, 8

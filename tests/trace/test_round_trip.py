@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from depthgauge import Network, measure, parse
 from depthgauge.equation import functions
@@ -334,12 +335,25 @@ def test_stem_and_head_are_not_in_the_stream(equation: str, blocks: list[str]) -
 
 
 def test_what_blocks_share_is_in_the_coverage() -> None:
-    """A name is tied inside a block; where one block of the equation is read as several, because
-    ``h0`` is ``h`` at first, what they share is counted instead."""
+    """A name is tied inside a block, also where the first block reads otherwise because ``h0`` is
+    ``h`` there; what several blocks share is counted instead."""
     found = profile(network("h = h + W1(h + h0); h = h + W1(tanh(h))"))
-    assert [reason for _, reason in found.coverage["fallback"]] == [
-        "layers and learned numbers that several blocks share, read as each block's own: 3"
+    assert not found.coverage["fallback"]
+    layer = nn.Linear(8, 8)
+    blocks = [Sum(nn.Sequential(layer, nn.Linear(8, 8))) for _ in range(3)]
+    shared = measure(nn.Sequential(*blocks), torch.randn(4, 8))
+    assert [reason for _, reason in shared.coverage["fallback"]] == [
+        "layers and learned numbers that several blocks share, read as each block's own: 1"
     ]
+
+
+class Sum(nn.Module):
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + torch.tanh(self.branch(h))
 
 
 def test_running_statistics_are_opaque() -> None:

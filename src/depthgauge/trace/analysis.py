@@ -6,18 +6,20 @@ broken or where there is none at all.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 from torch import Tensor
 
-from depthgauge.equation.nodes import Block
+from depthgauge.equation.nodes import Block, State, Update
 from depthgauge.equation.text import to_text
-from depthgauge.trace.blocks import averaged, bare, folded, unbegun, unmarked
+from depthgauge.trace.blocks import averaged, bare, differing, unbegun, unmarked
+from depthgauge.trace.folding import Fold, folds_of, parted, steps_of
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.links import Link
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
@@ -30,8 +32,8 @@ from depthgauge.trace.streams import Stream, streams
 
 __all__ = ["Analysis", "Step", "Track", "analyse"]
 
-#: Blocks in a row that differ in what their learned numbers begin with, to be shown as one.
-_EACH: Final = 3
+#: How many times as large learned numbers may be that are shown as one, for nothing to be said.
+_FAR: Final = 1.5
 
 
 @dataclass
@@ -46,11 +48,13 @@ class Step:
 
 @dataclass
 class Track:
-    """One stream with its steps, and the blocks they fold into: (first step, steps, times)."""
+    """One stream with its steps, and how they fold: (first step, steps, times). ``unit``: the steps
+    of every block, or 0 where a block is a repetition of a fold."""
 
     stream: Stream
     steps: list[Step]
-    folds: list[tuple[int, int, int]] = field(default_factory=list)
+    folds: list[Fold] = field(default_factory=list)
+    unit: int = 0
     inside: list[int] = field(default_factory=list)  # states of merges inside branches
 
     @property
@@ -62,11 +66,12 @@ class Track:
 
     @property
     def blocks(self) -> list[list[Step]]:
-        """The steps of each block: a repetition of a fold is one block."""
+        """The steps of each block."""
         out = []
-        for start, unit, times in self.folds:
-            for k in range(times):
-                out.append(self.steps[start + k * unit : start + (k + 1) * unit])
+        for start, steps, times in self.folds:
+            unit = self.unit or steps
+            for k in range(start, start + steps * times, unit):
+                out.append(self.steps[k : k + unit])
         return out
 
     @property
@@ -78,25 +83,27 @@ class Track:
         return sum(times > 1 for times in uses.values())
 
     @cached_property
-    def runs(self) -> list[tuple[int, int, int]]:
-        """The folds, parted where blocks differ in more than their outline. Of blocks each of which
-        begins with learned numbers of its own, as training leaves them, ``_EACH`` or more stay
-        one."""
+    def runs(self) -> list[Fold]:
+        """The folds, parted where blocks differ in more than their outline."""
         found = []
         for start, unit, times in self.folds:
-            for length in _lengths(self._rounds(start, unit, times)):
-                found.append((start, unit, length))
-                start += unit * length
+            rounds = [tuple(e.read for e in each) for each in self._rounds(start, unit, times)]
+            for size, repeated in parted(rounds):
+                found.append((start, unit * size, repeated))
+                start += unit * size * repeated
         return found
 
     @property
-    def averaged(self) -> int:
-        """How many blocks are shown as one with others that begin otherwise."""
-        count = 0
+    def averaged(self) -> Iterator[tuple[int, float, float]]:
+        """The blocks that are shown as one though a learned number of one begins ``_FAR`` times as
+        large as that of another: how many, and the range of the number that differs most."""
         for run in self.runs:
             rounds = self._rounds(*run)
-            count += len(rounds) if len({_chosen(each) for each in rounds}) > 1 else 0
-        return count
+            if len({tuple(id(e.read) for e in each) for each in rounds}) > 1:
+                blocks = [tuple(e.block for e in each) for each in rounds]
+                numbers = max(differing(blocks), key=_apart, default=(0.0,))
+                if _apart(numbers) > _FAR:
+                    yield len(rounds), min(numbers), max(numbers)
 
     def equations(self, short: bool = False) -> list[tuple[int, str]]:
         """Repetitions and text of each run: ``(12, "h = ...; h = ...")``.
@@ -130,21 +137,13 @@ class Track:
         return [tuple(read[k : k + unit]) for k in range(0, len(read), unit)]
 
 
-def _lengths(rounds: Sequence[tuple[Equation, ...]]) -> list[int]:
-    """How many repetitions of a fold are shown as one each time."""
-    if len({tuple(id(e.read) for e in each) for each in rounds}) == 1:
-        return [len(rounds)]
-    out: list[int] = []
-    for _, formed in groupby(rounds, lambda each: [e.read.form for e in each]):
-        alike = [sum(1 for _ in same) for _, same in groupby(formed, _chosen)]
-        for single, row in groupby(alike, lambda length: length == 1):
-            lengths = list(row)
-            out += [len(lengths)] if single and len(lengths) >= _EACH else lengths
-    return out
-
-
-def _chosen(equations: Sequence[Equation]) -> tuple[Block, ...]:
-    return tuple(e.read.chosen for e in equations)
+def _apart(numbers: Sequence[float]) -> float:
+    """How many times as large as another one of the numbers is."""
+    low, high = min(numbers), max(numbers)
+    if low < 0 < high:
+        return math.inf
+    small, large = sorted((abs(low), abs(high)))
+    return large / small if small else math.inf if large else 1.0
 
 
 @dataclass
@@ -196,18 +195,20 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
             source = track.steps[0].before
             end = step.link.merge.value if step.link else step.after
             step.equation = reader.read(step.before, step.after, foreign, terms, source, end)
+        kept = [step for step in track.steps if step.link or not _same(step)]
+        track.steps = kept or track.steps
         read = [step.equation.read for step in track.steps if step.equation]
-        track.folds = folded([r.form for r in read])
-        if len(track.folds) > 1:
-            # Outlines alone would part a block whose steps differ in a factor or a norm.
-            track.folds = min(track.folds, folded([r.outline for r in read]), key=len)
+        sums = [step.link.merge.value for step in track.steps if step.link]
+        track.unit = steps_of(read, [graph.path(i) for i in sums])
+        track.folds = folds_of(read, track.unit)
         if shared := track.shared:
             what = "layers and learned numbers that several blocks share"
             reason = f"{what}, read as each block's own: {shared}"
             fallback.append((track.stream.name, reason))
-        if blocks := track.averaged:
+        for blocks, low, high in track.averaged:
             what = f"{blocks} blocks that differ in their learned numbers alone are shown as one"
-            fallback.append((track.stream.name, f"{what}, each number by its mean over them"))
+            reason = f"{what}, a number from {low:.3g} to {high:.3g} by its mean"
+            fallback.append((track.stream.name, reason))
     return Analysis(roles, found, tracks, disagreements, fallback, second)
 
 
@@ -275,6 +276,11 @@ def _unlinked(roles: Roles, name: str, on_path: Sequence[int]) -> list[dict[str,
 
 
 # ---------------------------------------------------------------------------------- steps
+
+
+def _same(step: Step) -> bool:
+    """Whether a step leaves the state as it is but for its shape."""
+    return step.equation is not None and step.equation.block == Block((Update(State()),))
 
 
 def _track(

@@ -6,9 +6,10 @@ Nothing here knows a graph; these are the language's own nodes.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
 
 from torch import Tensor
 
@@ -49,8 +50,8 @@ from depthgauge.trace.roles import Roles
 _MARKED: Final = (Linear, Convolution, Attention, LearnedScalar, LearnedGain, Norm)
 #: Behind the value in a learned gain's mark, if its channels have different numbers.
 _MIXED: Final = "mixed"
-#: The options of norms that are what a learned number begins with.
-_BEGUN: Final = ("gain", "alpha", "shift")
+#: In place of a number that training has moved.
+_TRAINED: Final = Number(math.inf)
 
 
 class Unsayable(Exception):
@@ -188,24 +189,27 @@ def bare(block: Block) -> Block:
     return found
 
 
-def unbegun(block: Block, mixed: bool = False) -> Block:
-    """A marked block without what its learned numbers begin with, of ``mixed`` only where they
-    differ from channel to channel: those are no start that anyone chose."""
-    one = Number(1.0)
+def unbegun(block: Block, kept: Literal["", "gains", "scalars"] = "") -> Block:
+    """A marked block without what its learned numbers begin with, but for what was ``kept``: of
+    gains those with one number for all channels, for others are no start that anyone chose; with
+    scalars both."""
 
     def rule(node: Node) -> Node:
         match node:
-            case LearnedScalar() if not mixed:
-                return dataclasses.replace(node, initial=one)
-            case LearnedGain(name=name) if not mixed or is_mixed(name):
-                return dataclasses.replace(node, initial=one)
+            case LearnedScalar() if kept != "scalars":
+                return dataclasses.replace(node, initial=_TRAINED)
+            case LearnedGain(name=name) if not kept or is_mixed(name):
+                return dataclasses.replace(node, initial=_TRAINED)
             case Norm(options=options, name=name):
-                trained = any(w.startswith("gain:") and is_mixed(w) for w in name.split())
-                begun = [k for k, v in options if k in _BEGUN and v is not None]
-                changes = {k: one for k in begun if not mixed or (k == "gain" and trained)}
+                of_channels = "gain:" in name
+                mixed = any(word.startswith("gain:") and is_mixed(word) for word in name.split())
+                gain = bool(kept) and not mixed if of_channels else kept == "scalars"
+                stays = {"gain": gain, "alpha": kept == "scalars", "shift": kept == "scalars"}
+                begun = [k for k, v in options if k in stays and isinstance(v, Number)]
+                changes = {k: _TRAINED for k in begun if not stays[k]}
                 return dataclasses.replace(node, options=with_options(options, **changes))
-            case Attention(norm="l2") if not mixed:
-                return dataclasses.replace(node, scale=one)
+            case Attention(norm="l2", scale=Number()) if kept != "scalars":
+                return dataclasses.replace(node, scale=_TRAINED)
         return node
 
     found = rewrite(block, rule)
@@ -234,6 +238,21 @@ def _averaged(nodes: Sequence[Any]) -> Any:
     fields = [f.name for f in dataclasses.fields(one)]
     parts = {name: _averaged([getattr(node, name) for node in nodes]) for name in fields}
     return dataclasses.replace(one, **parts)  # type: ignore[type-var]
+
+
+def differing(nodes: Sequence[Any]) -> Iterator[tuple[float, ...]]:
+    """The numbers in which nodes of one form differ, of each of the nodes."""
+    one = nodes[0]
+    if all(node == one for node in nodes):
+        return
+    if isinstance(one, tuple):
+        for parts in zip(*nodes, strict=True):
+            yield from differing(parts)
+    elif all(isinstance(node, Number) for node in nodes):
+        yield tuple(node.value for node in nodes)
+    elif dataclasses.is_dataclass(one) and all(type(node) is type(one) for node in nodes):
+        for f in dataclasses.fields(one):
+            yield from differing([getattr(node, f.name) for node in nodes])
 
 
 def remarked(block: Block, own: Mapping[int, int]) -> Block:
@@ -401,31 +420,3 @@ _VALUES: Final = frozenset(
         "Opaque",
     )
 )  # fmt: skip
-
-
-def folded(items: Sequence[object]) -> list[tuple[int, int, int]]:
-    """Repetitions: (start, items in a unit, times), in order, covering the sequence.
-
-    At each place the unit that covers most by repeating; a shorter one where two cover the same.
-    """
-    numbers: dict[object, int] = {}
-    same = {id(item): item for item in items}  # most are one object many times
-    of = {number: numbers.setdefault(item, len(numbers)) for number, item in same.items()}
-    row = [of[id(item)] for item in items]
-    out: list[tuple[int, int, int]] = []
-    at, total = 0, len(row)
-    while at < total:
-        best = (1, 1)
-        for unit in range(1, (total - at) // 2 + 1):
-            if best[1] > 1 and best[0] * best[1] + unit > total - at:
-                break  # nothing longer than what is covered is left
-            if row[at] != row[at + unit]:
-                continue
-            times = 1
-            while row[at + times * unit : at + (times + 1) * unit] == row[at : at + unit]:
-                times += 1
-            if times > 1 and (best == (1, 1) or unit * times > best[0] * best[1]):
-                best = (unit, times)
-        out.append((at, *best))
-        at += best[0] * best[1]
-    return out

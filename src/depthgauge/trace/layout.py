@@ -17,9 +17,10 @@ from depthgauge.trace.bends import bends_of
 from depthgauge.trace.computed import computed
 from depthgauge.trace.counted import End, Layout, Weight
 from depthgauge.trace.fans import TURNS
+from depthgauge.trace.folding import listed
 from depthgauge.trace.forms import Form, read_form, seen_form
 from depthgauge.trace.forward import quiet
-from depthgauge.trace.graph import Graph, common_path
+from depthgauge.trace.graph import Graph
 from depthgauge.trace.heads import averaged, before_scores, projections
 from depthgauge.trace.links import Link
 from depthgauge.trace.logits import outlet
@@ -62,16 +63,16 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             for step in block
             if step.link
         }
-        listed = _listed([graph.path(link.merge.value) for link in track.stream.links])
-        single = len(listed) == max(listed, default=0) if listed else _apart(graph, track)
+        numbered = listed([graph.path(link.merge.value) for link in track.stream.links])
+        single = len(numbered) == max(numbered, default=0) if numbered else _apart(graph, track)
         if single and longest > 1:
             # Modules of one sum each that repeat by twos or more: attention and the feed-forward
             # part behind it are one block, a transition and what follows it are several.
             alike = all(len(_kinds(analysis, block, sums)) == 1 for block in blocks)
-            listed = list(range(1, len(track.stream.links) + 1)) if alike else []
+            numbered = list(range(1, len(track.stream.links) + 1)) if alike else []
         for k, link in enumerate(track.stream.links):
             place, step = places[link.merge.value]
-            place = listed[k] if listed else place
+            place = numbered[k] if numbered else place
             read = read_form(step, len(link.branches))
             for branch, form in zip(link.branches, read, strict=True):
                 inside = region(roles, branch.begin, branch.terms, sums, link.merge.value)
@@ -169,23 +170,6 @@ def _outlet(analysis: Analysis, head: Weight) -> float:
         and any(head.path == path for _, row in held_by(analysis, i) for path, _ in row)
     ]
     return outlet(analysis.roles, at[-1]) if at else math.nan
-
-
-def _listed(paths: Sequence[str]) -> list[int]:
-    """The block of each sum, from 1, where the blocks are the modules of one list, ``h.0``,
-    ``h.1``, ..., with as many sums in each and no other list inside. Else none: there steps that
-    repeat are blocks, though equal steps of one block look like several."""
-    shared = common_path(paths)
-    rest = [path[len(shared) :].strip(".").split(".") for path in paths]
-    if not all(parts[0].isdecimal() for parts in rest):
-        return []
-    if any(part.isdecimal() for parts in rest for part in parts[1:]):
-        return []
-    numbers = [int(parts[0]) for parts in rest]
-    if numbers != sorted(numbers) or len(set(Counter(numbers).values())) != 1:
-        return []
-    order = {number: k for k, number in enumerate(dict.fromkeys(numbers), 1)}
-    return [order[number] for number in numbers]
 
 
 def _apart(graph: Graph, track: Track) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from depthgauge.equation.nodes import Block, Node, Norm, Scale, rewrite
+from depthgauge.equation.nodes import Block, Node, Norm, Opaque, Scale, rewrite
 from depthgauge.trace.blocks import bare, marks_of, owned, remarked, unbegun, unmarked
 from depthgauge.trace.region import Region, Sources
 
@@ -31,7 +32,12 @@ class Read:
         for a rule may give each block its own."""
 
         def rule(node: Node) -> Node:
-            return node.value if isinstance(node, Scale | Norm) else node
+            match node:
+                case Scale(value=inside) | Norm(value=inside):
+                    return inside
+                case Opaque(name=name):  # of one value in each block: 'blocks.3.gate'
+                    return replace(node, name=re.sub(r"\d+", "*", name))
+            return node
 
         found = rewrite(bare(self.form), rule)
         assert isinstance(found, Block)
@@ -46,7 +52,12 @@ class Read:
     def chosen(self) -> Block:
         """The block with what its learned numbers begin with where that can have been chosen: not
         where they differ from channel to channel."""
-        return unmarked([unbegun(self.marked, mixed=True)])
+        return unmarked([unbegun(self.marked, "scalars")])
+
+    @cached_property
+    def gained(self) -> Block:
+        """That without scalars: one number may be chosen or trained."""
+        return unmarked([unbegun(self.marked, "gains")])
 
 
 @dataclass(frozen=True)
