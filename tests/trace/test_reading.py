@@ -178,6 +178,22 @@ WRITTEN: dict[str, tuple[Callable[[Written, Tensor, int], Tensor], str]] = {
     "a residual": (lambda m, x, i: x + inside(m, x, i), "h = h + W(relu(W(h, out=2*n)))"),
     "the other order": (lambda m, x, i: inside(m, x, i) + x, "h = h + W(relu(W(h, out=2*n)))"),
     "minus": (lambda m, x, i: x - inside(m, x, i), "h = h - W(relu(W(h, out=2*n)))"),
+    "plus the negative": (
+        lambda m, x, i: x + -inside(m, x, i),
+        "h = h - W(relu(W(h, out=2*n)))",
+    ),
+    "a negative skip": (
+        lambda m, x, i: -x + inside(m, x, i),
+        "h = -h + W(relu(W(h, out=2*n)))",
+    ),
+    "a sign inside": (
+        lambda m, x, i: x + m.down[i](F.relu(torch.negative(m.up[i](x)))),
+        "h = h + W(relu(-W(h, out=2*n)))",
+    ),
+    "a negative number that is learned": (
+        lambda m, x, i: x + (-m.scale[i]) * inside(m, x, i),
+        "h = h + -scalar(0.25) * W(relu(W(h, out=2*n)))",
+    ),
     "add with alpha": (
         lambda m, x, i: torch.add(x, inside(m, x, i), alpha=0.1),
         "h = h + 0.1 * W(relu(W(h, out=2*n)))",

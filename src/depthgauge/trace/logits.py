@@ -120,7 +120,8 @@ def _made(roles: Roles, i: int) -> tuple[float, int, list[str]]:
             learned.append(path)
         if j > max(norms, default=-1) and value.kind == "product" and len(value.inputs) == 1:
             by = fixed(value)
-            number *= 1.0 if by == -1 or math.isnan(by) else by  # a half that is turned
+            half = by == -1 and value.shape[-1:] < roles.values[i].shape[-1:]  # that is turned
+            number *= 1.0 if half or math.isnan(by) else by
     layers = [j for j in below if is_layer(roles, j)]
     return number, layers[0] if len(layers) == 1 and not norms else -1, learned
 

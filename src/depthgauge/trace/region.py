@@ -55,6 +55,7 @@ from depthgauge.trace.graph import GRAFTED, Ref, common_path
 from depthgauge.trace.graph import Value as Traced
 from depthgauge.trace.merges import chain
 from depthgauge.trace.norms import bias_of, gained, norm, scalenorm, shifted
+from depthgauge.trace.operations import NEGATIONS
 from depthgauge.trace.readings import Activation as Seen
 from depthgauge.trace.roles import Roles
 from depthgauge.trace.statistic import number_in
@@ -502,6 +503,8 @@ class Region:
         return number_in(self.roles, operand)
 
     def _product(self, value: Traced) -> Value:
+        if value.name in NEGATIONS:
+            return scaled(-1.0, self._operand(Ref(value.inputs[0])))
         divides = value.name in ("div", "divide", "true_divide", "truediv")
         if value.options.get("rounding_mode"):
             raise Unsayable(value.index, "division")
