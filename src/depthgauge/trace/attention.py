@@ -2,7 +2,8 @@
 
 Queries, keys and values read one tensor through a weight layer each; a product, a softmax and a
 second product follow, and an output layer. What else is done on the way (rotary phases, masks,
-norms of queries and keys, grouped heads) is said in the name of an opaque node, never left out.
+norms of queries and keys, grouped heads, values that are changed or moved) is said in the name of
+an opaque node, never left out.
 """
 
 from __future__ import annotations
