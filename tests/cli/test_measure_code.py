@@ -17,7 +17,10 @@ MODELS = {
         (["--arg", "layers=3"], [6], ["in"], 3),
         "3 x [h = h + attention(layernorm(h)); h = h + W(gelu(W(layernorm(h))))]",
     ),
-    "llama": (([], [8], ["in"], 4), '4 x [h = h + opaque("attention, rotary", rmsnorm(h), m=4);'),
+    "llama": (
+        ([], [8], ["in"], 4),
+        '4 x [h = h + opaque("attention, rotary, 2 of 4 key heads", rmsnorm(h), m=4);',
+    ),
     "bert": (
         ([], [8], ["stream"], 4),
         "4 x [h = layernorm(h + attention(h)); h = layernorm(h + W(gelu(W(h))))]",

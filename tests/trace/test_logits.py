@@ -63,6 +63,14 @@ def _bare(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.mT, -1) @ v
 
 
+def _negated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(-(q @ k.mT), -1) @ v
+
+
+def _negative_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ (-k).mT / 8, -1) @ v
+
+
 @pytest.mark.parametrize(
     ("mix", "number"),
     [
@@ -72,6 +80,8 @@ def _bare(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         (_divided, 0.125),
         (_before, 0.125),
         (_bare, 1.0),
+        (_negated, -1.0),
+        (_negative_keys, -0.125),
     ],
 )
 @pytest.mark.parametrize("normed", [False, True])

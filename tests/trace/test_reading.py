@@ -178,6 +178,22 @@ WRITTEN: dict[str, tuple[Callable[[Written, Tensor, int], Tensor], str]] = {
     "a residual": (lambda m, x, i: x + inside(m, x, i), "h = h + W(relu(W(h, out=2*n)))"),
     "the other order": (lambda m, x, i: inside(m, x, i) + x, "h = h + W(relu(W(h, out=2*n)))"),
     "minus": (lambda m, x, i: x - inside(m, x, i), "h = h - W(relu(W(h, out=2*n)))"),
+    "plus the negative": (
+        lambda m, x, i: x + -inside(m, x, i),
+        "h = h - W(relu(W(h, out=2*n)))",
+    ),
+    "a negative skip": (
+        lambda m, x, i: -x + inside(m, x, i),
+        "h = -h + W(relu(W(h, out=2*n)))",
+    ),
+    "a sign inside": (
+        lambda m, x, i: x + m.down[i](F.relu(torch.negative(m.up[i](x)))),
+        "h = h + W(relu(-W(h, out=2*n)))",
+    ),
+    "a negative number that is learned": (
+        lambda m, x, i: x + (-m.scale[i]) * inside(m, x, i),
+        "h = h + -scalar(0.25) * W(relu(W(h, out=2*n)))",
+    ),
     "add with alpha": (
         lambda m, x, i: torch.add(x, inside(m, x, i), alpha=0.1),
         "h = h + 0.1 * W(relu(W(h, out=2*n)))",
@@ -386,6 +402,161 @@ def test_what_somebody_wrote(name: str) -> None:
     function, expected = WRITTEN[name]
     torch.manual_seed(0)
     assert blocks(Written(function), torch.randn(4, 8)) == [(3, expected)]
+
+
+#: What is done to a tensor of 6 tokens in front of a branch's layers, and what is read of it.
+PLACES = torch.tensor([3, 1, 0, 2, 5, 4])
+MOVES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "nothing": (lambda y: y, ""),
+    "views": (lambda y: y.unflatten(-1, (2, -1)).mT.mT.flatten(2), ""),
+    "turned twice": (lambda y: y.transpose(1, 2).transpose(1, 2).contiguous(), ""),
+    "a pad of nothing": (lambda y: F.pad(y, (0, 0, 0, 0)), ""),
+    "a shift": (lambda y: F.pad(y, (0, 0, 1, -1)), "pad"),
+    "places": (lambda y: y[:, PLACES], "getitem"),
+    "a list of places": (lambda y: y[:, [3, 1, 0, 2, 5, 4]], "getitem"),
+    "selected": (lambda y: y.index_select(1, PLACES), "index_select"),
+    "masked": (lambda y: y.masked_fill(PLACES[:, None] > 3, 0.0), "masked_fill"),
+    "another shape": (lambda y: y.reshape(len(y), 8, 6).transpose(1, 2), "transpose"),
+    "shuffled channels": (lambda y: y.unflatten(-1, (2, -1)).mT.flatten(2), "flatten"),
+    "rolled": (lambda y: y.roll(1, 1), "roll"),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_what_moves_elements_is_no_view(name: str) -> None:
+    function, word = MOVES[name]
+    torch.manual_seed(0)
+    model = Written(lambda m, x, i: x + inside(m, function(x), i))
+    h = f'opaque("{word}", h)' if word else "h"
+    expected = [(3, f"h = h + W(relu(W({h}, out=2*n)))")]
+    assert blocks(model, torch.randn(4, 6, 8)) == expected
+
+
+def test_a_skip_with_its_channels_in_another_order_is_none() -> None:
+    def streams(skip: Callable[[Tensor], Tensor]) -> tuple[int, str]:
+        torch.manual_seed(0)
+        model = Written(lambda m, x, i: skip(x) + inside(m, x, i))
+        (stream,) = measure(model, torch.randn(4, 8), instruments="rivers").streams
+        return stream["branches"], stream["skip"]
+
+    order = torch.arange(7, -1, -1)
+    assert streams(lambda x: x[..., order]) == (0, "none")
+    assert streams(lambda x: x.index_select(-1, order)) == (0, "none")
+    assert streams(lambda x: x[..., :]) == (3, "identity")
+
+
+class Attends(nn.Module):
+    """Pre-norm attention of two heads, written by hand in two parts: what is made of ``y`` and the
+    input ``x``, and what is made of queries, keys and values."""
+
+    def __init__(self, made: Callable[..., Any], mixed: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.q, self.k, self.v, self.o, self.w = (nn.Linear(16, 16) for _ in range(5))
+        self.gain = nn.Parameter(torch.full((16,), 0.3))
+        self.number = nn.Parameter(torch.tensor(0.7))
+        self.table = nn.Parameter(torch.randn(6, 16))
+        self.made, self.mixed = made, mixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.made(self, x, self.norm(x))
+        split = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in parts)
+        out: Tensor = self.o(self.mixed(self, *split).transpose(1, 2).flatten(2))
+        return x + out
+
+
+def plainly(m: Any, x: Tensor, y: Tensor) -> Any:
+    return m.q(y), m.k(y), m.v(y)
+
+
+def usually(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def turned(q: Tensor) -> Tensor:
+    angle = torch.arange(6.0)[:, None]
+    first, second = q.chunk(2, -1)
+    return q * angle.cos() + torch.cat((-second, first), -1) * angle.sin()
+
+
+#: What is done to queries, keys and values, or to scores, and how attention is then called; an
+#: option of its own where the language has one.
+ON_THE_WAY: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], str]] = {
+    "nothing": (plainly, usually, ""),
+    "a bias": (lambda m, x, y: (m.q(y) + m.gain, m.k(y), m.v(y)), usually, ""),
+    "a factor that is made good": (
+        lambda m, x, y: (m.q(y) * 4, m.k(y) / 4, m.v(y)),
+        usually,
+        "",
+    ),
+    "a factor": (lambda m, x, y: (m.q(y) * 2, m.k(y), m.v(y)), usually, f"scale={2 * 8**-0.5!r}"),
+    "negative keys": (lambda m, x, y: (m.q(y), -m.k(y), m.v(y)), usually, f"scale={-(8**-0.5)!r}"),
+    "a factor of values": (
+        lambda m, x, y: (m.q(y), m.k(y), 3 * m.v(y)),
+        usually,
+        "values changed",
+    ),
+    "absolute": (lambda m, x, y: (m.q(y), m.k(y), m.v(y).abs()), usually, "values changed"),
+    "squared": (lambda m, x, y: (m.q(y), m.k(y), m.v(y) ** 2), usually, "values changed"),
+    "a gain": (lambda m, x, y: (m.q(y), m.k(y), m.v(y) * m.gain), usually, "values changed"),
+    "positions": (lambda m, x, y: (m.q(y), m.k(y), m.v(y) + m.table), usually, "values changed"),
+    "a sum": (lambda m, x, y: (m.q(y), m.k(y), m.v(y) + m.w(y)), usually, "values changed"),
+    "the stream": (lambda m, x, y: (m.q(y) + x, m.k(y), m.v(y)), usually, "queries changed"),
+    "waves": (lambda m, x, y: (m.q(y), m.k(y).sin(), m.v(y)), usually, "keys changed"),
+    "turned round": (lambda m, x, y: (m.q(y).flip(1), m.k(y), m.v(y)), usually, "queries moved"),
+    "one layer": (lambda m, x, y: (m.q(y), m.q(y), m.v(y)), usually, "queries and keys tied"),
+    "one tensor": (lambda m, x, y: (m.q(y), k := m.k(y), k), usually, "keys and values tied"),
+    "rotary": (plainly, lambda m, q, k, v: usually(m, turned(q), turned(k), v), "rotary"),
+    "a rotary value": (plainly, lambda m, q, k, v: usually(m, q, k, turned(v)), "values changed"),
+    "grouped": (
+        plainly,
+        lambda m, q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True),
+        "1 of 2 key heads",
+    ),
+    "written out": (plainly, lambda m, q, k, v: (q @ k.mT / 8**0.5).softmax(-1) @ v, ""),
+    "divided by a tensor": (
+        plainly,
+        lambda m, q, k, v: (q @ k.mT / torch.tensor(8.0).sqrt()).softmax(-1) @ v,
+        "",
+    ),
+    "unscaled": (plainly, lambda m, q, k, v: (q @ k.mT).softmax(-1) @ v, "scale=1"),
+    "by the width": (plainly, lambda m, q, k, v: (q @ k.mT / 8).softmax(-1) @ v, "scale=0.125"),
+    "learned": (
+        plainly,
+        lambda m, q, k, v: (q @ k.mT * m.number).softmax(-1) @ v,
+        "learned temperature",
+    ),
+    "over queries": (
+        plainly,
+        lambda m, q, k, v: (q @ k.mT / 8**0.5).softmax(-2) @ v,
+        "softmax over queries",
+    ),
+    "twice": (
+        plainly,
+        lambda m, q, k, v: (q @ k.mT / 8**0.5).softmax(-1) * 2 @ v,
+        "weights changed",
+    ),
+    "of other heads": (
+        plainly,
+        lambda m, q, k, v: (q @ k.mT / 8**0.5).softmax(-1).roll(1, 1) @ v,
+        "weights moved",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_WAY)
+def test_what_is_done_on_the_way_to_attention_is_said(name: str) -> None:
+    made, mixed, word = ON_THE_WAY[name]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 16), *(Attends(made, mixed) for _ in range(2)))
+    ((times, found),) = blocks(model, torch.randn(3, 6, 5))
+    norm = "layernorm(h, gain=1, bias=True)"
+    if word and "=" not in word:
+        expected = f'h = h + opaque("attention, {word}", {norm}, m=4)'
+    else:
+        scale = f"{word}, " if word else ""
+        expected = f"h = h + attention({norm}, heads=2, {scale}bias=True)"
+    assert (times, found) == (2, expected)
 
 
 def test_nothing_opaque_is_left_out_of_the_coverage() -> None:

@@ -178,6 +178,44 @@ def test_gates_of_an_activation_that_works_in_place(in_place: bool) -> None:
         assert profile[f"derivative_{name}"].item() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("front", "behind", "size"),
+    [
+        (nn.Linear(6, 8), nn.Linear(8, 2), (32, 6)),
+        (nn.Linear(6, 8), nn.Linear(8, 2), (4096, 6)),  # of which a sample is taken
+        (nn.Conv1d(3, 8, 3), nn.Conv1d(8, 2, 1), (4, 3, 9)),
+        (nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1), (4, 3, 9, 9)),
+        (nn.Conv3d(3, 8, 3), nn.Conv3d(8, 2, 1), (2, 3, 5, 5, 5)),
+    ],
+)
+def test_gates_of_an_activation_with_a_slope_a_channel(
+    front: nn.Module, behind: nn.Module, size: tuple[int, ...]
+) -> None:
+    """Three channels of four pass what is negative, two of them hardly; one with a bias of -50 and
+    the slope 0 is dead."""
+    torch.manual_seed(0)
+    prelu = nn.PReLU(8)
+    made = nn.Sequential(front, prelu, behind).double()
+    with torch.no_grad():
+        prelu.weight.copy_(torch.tensor([0.0, 0.005, 0.005, 0.5] * 2, dtype=torch.float64))
+        front.bias[0] = -50  # type: ignore[operator]
+    x = torch.randn(size, dtype=torch.float64)
+    z = front(x).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(F.prelu(z, prelu.weight).sum(), z)
+    flat = slope.abs().flatten()
+    profile = measure(made, x)
+    names = ("live_derivative_fraction", "saturated_fraction", "dead_fraction", "derivative_q50")
+    live, saturated, dead, middle = (profile[name].item() for name in names)
+    tolerance = 1e-12 if flat.numel() <= 2**13 else 0.03
+    assert live == pytest.approx((flat > 0.1).double().mean().item(), abs=tolerance)
+    assert saturated == pytest.approx((flat < 0.01).double().mean().item(), abs=tolerance)
+    assert dead == 1 / 8
+    assert middle in {0.0, 0.005, 0.5, 1.0}
+    one = F.prelu(z, prelu.weight.mean()[None])
+    (other,) = torch.autograd.grad(one.sum(), z)
+    assert saturated != pytest.approx((other.abs() < 0.01).double().mean().item(), abs=0.1)
+
+
 class Spelled(nn.Module):
     """GELU in the form of tanh, written out: an activation in six functions."""
 

@@ -2,20 +2,27 @@
 
 Queries, keys and values read one tensor through a weight layer each; a product, a softmax and a
 second product follow, and an output layer. What else is done on the way (rotary phases, masks,
-norms of queries and keys, grouped heads) is said in the name of an opaque node, never left out.
+norms of queries and keys, grouped heads, values that are changed or moved) is said in the name of
+an opaque node, never left out.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from depthgauge.equation.nodes import Attention, LearnedScalar, Number, Opaque, Scalar, Value
 from depthgauge.trace.blocks import Region, Unsayable
 from depthgauge.trace.graph import Value as Traced
-from depthgauge.trace.heads import normed_operands
-from depthgauge.trace.logits import logits
+from depthgauge.trace.heads import ROLES, normed_operands
+from depthgauge.trace.logits import Logits, factor, logits
+from depthgauge.trace.manner import axis_of
 from depthgauge.trace.norms import by_length
+from depthgauge.trace.operations import NEGATIONS
+from depthgauge.trace.roles import TURNS, displaces, drop_rate
 
 __all__ = ["attention", "fused"]
 
@@ -39,28 +46,39 @@ def attention(region: Region, value: Traced) -> Value | None:
     if value.name not in ("linear", "addmm", "matmul") or region.roles.layers(value.index) != 1:
         return None
     at = region.values[value.inputs[0 if value.name == "linear" else -2]]
-    while at.kind in ("shape", "drop") and at.inputs:
+    while at.kind in ("shape", "drop") and at.inputs and not displaces(at):
         at = region.values[at.inputs[0]]
     if at.kind not in ("attend", "contract") or region.roles.layers(at.index) != 2:
         return None
     parts = _parts(region, at)
     if parts is None:
         return None
-    query, key, values, features = parts
-    sources = [_projected(region, j, features) for j in (query, key, values)]
-    if any(s is None for s in sources) or len(set(sources)) != 1:
+    query, key, values, features, soft = parts
+    found = {
+        role: _projected(region, j, role, features)
+        for role, j in zip(ROLES, (query, key, values), strict=True)
+    }
+    layers = {role: layer for role, layer in found.items() if layer is not None}
+    if len(layers) != 3 or len({layer.source for layer in layers.values()}) != 1:
         return None
-    (source,) = {s for s in sources if s is not None}
     shape = region.values[query].shape
     heads = shape[-3] if len(shape) > 3 else 1
     if region.values[key].shape and shape[-1:] == region.values[key].shape[-1:]:
-        kv = _heads(region, values)
+        grouped = len(shape) == len(region.values[key].shape) == 4  # ``enable_gqa``
+        kv = _heads(region, values) or (region.values[key].shape[1] if grouped else 0)
         if kv and kv != heads:
             features.append(f"{kv} of {heads} key heads")
-    x = region.value(source)
-    normed = _normed(region, at)
+    features += _tied(layers)
+    x = region.value(layers["query"].source)
+    row = logits(region.roles, {}, [soft])
+    normed = None if _AFFINE in features else _normed(region, at, row)
     if normed is not None:
         features = [feature for feature in features if feature != _NORMED]
+    elif row.learned:
+        features.append("learned temperature")
+    if math.isnan(row.number) and not features:
+        features.append("scores changed")
+    features = [feature for feature in features if feature != _AFFINE]
     if features:
         name = "attention, " + ", ".join(dict.fromkeys(features))
         entry = (region.roles.graph.path(at.index), name)
@@ -70,23 +88,21 @@ def attention(region: Region, value: Traced) -> Value | None:
     causal = bool(at.options.get("is_causal", len(at.args) > 5 and at.args[5] is True))
     bias = len(value.inputs) > 2
     weight = value.inputs[1 if value.name == "linear" else -1]
-    given = at.options.get("scale", at.args[6] if len(at.args) > 6 else None)
-    usual = isinstance(given, float) and math.isclose(given, shape[-1] ** -0.5)
-    scale: Scalar | None = None if given is None or usual else Number(float(given))
+    usual = math.isclose(row.number, shape[-1] ** -0.5, rel_tol=1e-6)
+    scale: Scalar | None = None if usual else Number(row.number)
     norm = None
     if normed is not None:
         norm, scale = normed[0], normed[1] or scale
     return Attention(x, Number(float(heads)), causal, scale, None, bias, f"{weight}", norm)
 
 
-def _normed(region: Region, at: Traced) -> tuple[str, Scalar | None] | None:
+def _normed(region: Region, at: Traced, row: Logits) -> tuple[str, Scalar | None] | None:
     """The norm without gain that queries have, and keys, over the features of a head, and where the
     learned number of one by length begins; None where the language cannot say what is there."""
     found = normed_operands(region.roles, [at.index])
     if at.kind != "attend" or sorted(role for role, _ in found) != ["key", "query"]:
         return None
     kinds = {_kind(region, i, region.values[at.inputs[0]].shape[-1]) for _, i in found}
-    row = logits(region.roles, {}, [at.index])
     if len(kinds) != 1 or "" in kinds:
         return None
     (kind,) = kinds
@@ -118,6 +134,29 @@ def _kind(region: Region, i: int, head: int) -> str:
 
 
 _NORMED: Final = "query and key norm"
+#: Products whose last axis of the first factor is summed over.
+_PLAIN: Final = ("matmul", "bmm", "mm", "rmatmul")
+_AFFINE: Final = "gain or bias of that norm"
+_PLURAL: Final = {"query": "queries", "key": "keys", "value": "values"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The layer of queries, keys or values: what it reads, its weight, and whether all of its
+    output is used."""
+
+    source: int
+    weight: int
+    whole: bool
+
+
+def _tied(layers: Mapping[str, _Layer]) -> list[str]:
+    """Which of queries, keys and values are one, in words."""
+    return [
+        f"{_PLURAL[a]} and {_PLURAL[b]} tied"
+        for a, b in pairwise(ROLES)
+        if layers[a] == layers[b] and layers[a].whole
+    ]
 
 
 def _heads(region: Region, i: int) -> int:
@@ -133,8 +172,9 @@ def _heads(region: Region, i: int) -> int:
     return 0
 
 
-def _parts(region: Region, at: Traced) -> tuple[int, int, int, list[str]] | None:
-    """Queries, keys and values of a product of attention, and what else was done to scores."""
+def _parts(region: Region, at: Traced) -> tuple[int, int, int, list[str], int] | None:
+    """Queries, keys and values of a product of attention, what else was done to scores, and the
+    softmax that is taken of them."""
     if at.kind == "attend":
         features = []
         masked = at.inputs[3:] or at.options.get("attn_mask") is not None
@@ -143,22 +183,36 @@ def _parts(region: Region, at: Traced) -> tuple[int, int, int, list[str]] | None
         if len(at.inputs) < 3:
             return None
         query, key, values = at.inputs[:3]
-        return query, key, values, features
+        return query, key, values, features, at.index
     moving = region.roles.moving(at.inputs)
     if len(moving) != 2:
         return None
     for scores, values in (moving, moving[::-1]):
         features, inner = [], region.values[scores]
-        soft = False
+        soft, turned = -1, at.name not in _PLAIN
         for _ in range(16):
             if inner.kind == "contract" and len(region.roles.moving(inner.inputs)) == 2:
                 query, key = region.roles.moving(inner.inputs)
-                return (query, key, values, features) if soft else None
+                return (query, key, values, features, soft) if soft >= 0 else None
             below = region.roles.moving(inner.inputs)
+            turned = turned or inner.name in TURNS
             if inner.kind == "softmax":
-                soft = True
-            elif inner.kind in ("sum", "choose") or inner.name == "masked_fill":
+                axis = axis_of(inner.args, inner.options, -1)
+                if not turned and axis not in (-1, len(inner.shape) - 1):
+                    features.append("softmax over queries")
+                if soft >= 0 or inner.name in ("softmin", "gumbel_softmax"):
+                    features.append("scores changed")
+                soft = inner.index
+            elif inner.kind == "choose" or inner.name == "masked_fill":
                 features.append("masked")
+            elif inner.kind == "sum":
+                features.append("masked" if soft >= 0 else "weights changed")
+            elif inner.kind == "shape" and displaces(inner):
+                features.append("scores moved" if soft >= 0 else "weights moved")
+            elif inner.kind == "product" and soft < 0:
+                features.append("weights changed")
+            elif inner.kind == "product" and (done := _weighed(region, inner)):
+                features.append(done)
             elif inner.kind not in ("drop", "shape", "product"):
                 break
             if not below:
@@ -167,29 +221,127 @@ def _parts(region: Region, at: Traced) -> tuple[int, int, int, list[str]] | None
     return None
 
 
-def _projected(region: Region, i: int, features: list[str]) -> int | None:
-    """What the layer of queries, keys or values reads; notes rotary phases and norms."""
-    at = region.values[i]
+def _weighed(region: Region, value: Traced) -> str:
+    """What a product does to scores, in words; ``""`` for a fixed number."""
+    if not math.isnan(factor(region.roles, value)):
+        return ""
+    scores = region.roles.moving(value.inputs)[:1]  # that the walk goes on with
+    others = [region.values[j] for j in value.inputs if j not in scores]
+    if any(other.data and other.grad for other in others):
+        return "scores changed"
+    if any(other.param for other in others):
+        one = all(other.shape[-1:] in ((), (1,)) for other in others)
+        return "learned temperature" if one else "scores changed"
+    return "masked"
+
+
+def _projected(region: Region, i: int, role: str, features: list[str]) -> _Layer | None:
+    """The layer of queries, keys or values; notes what is done to its output but for views, biases,
+    factors that ``logits`` reads, and dropout that is off."""
+    roles, at, least = region.roles, region.values[i], math.inf
     for _ in range(24):
+        if at.index <= region.before:
+            return None
+        size = math.prod(at.shape)
         if at.kind == "weights" and at.name == "linear":
-            return at.inputs[0]
-        if at.kind == "contract" and region.roles.layers(at.index) == 1:
-            return at.inputs[-2]
-        base = region.roles.norm_of(at.index)
+            return _Layer(at.inputs[0], at.inputs[1], least >= size)
+        if at.kind == "contract" and roles.layers(at.index) == 1:
+            return _Layer(at.inputs[-2], at.inputs[-1], least >= size)
+        least = min(least, size)
+        base = roles.norm_of(at.index)
+        moving = [j for j in roles.moving(at.inputs) if j > region.before]
         if base is not None:
             features.append(_NORMED)
             at = region.values[base]
-            continue
-        moving = [j for j in region.roles.moving(at.inputs) if j > region.before]
-        if at.kind == "sum" and len(moving) == 2:
-            features.append("rotary")
-            at = region.values[min(moving)]
-        elif at.kind == "join" and moving:
-            if len(moving) > 1:  # halves that were turned; one alone went through a cache
-                features.append("rotary")
-            at = region.values[moving[0]]
-        elif at.kind in ("shape", "product", "drop", "sum", "point") and len(moving) >= 1:
-            at = region.values[moving[0]]
-        else:
+        elif (turned := _turned(region, at.index)) is not None:
+            features.append("rotary" if role != "value" else "values changed")
+            at = region.values[turned]
+        elif not moving or at.kind not in ("shape", "product", "drop", "sum", "point", "join"):
             return None
+        else:
+            if (done := _done(region, at, role)) != "":
+                features.append(done)
+            at = region.values[min(moving) if at.kind == "sum" else moving[0]]
     return None
+
+
+def _done(region: Region, at: Traced, role: str) -> str:
+    """What one function on the way from a layer to the product of attention does to it, in words;
+    ``""`` where it says nothing."""
+    moving = [j for j in region.roles.moving(at.inputs) if j > region.before]
+    changed = f"{_PLURAL[role]} changed"
+    if at.kind == "shape":
+        return f"{_PLURAL[role]} moved" if displaces(at) else ""
+    if at.kind == "drop":
+        return f"{_PLURAL[role]} dropped out" if drop_rate(at) else ""
+    if at.kind == "join":  # a cache that is empty adds nothing
+        whole = len(moving) == 1 and region.values[moving[0]].shape == at.shape
+        return "" if whole else f"{_PLURAL[role]} joined with others"
+    if at.kind not in ("product", "sum") or len(moving) != 1:
+        return changed
+    held = [region.values[j] for j in at.inputs if j != moving[0]]
+    learned = len(held) == 1 and held[0].param and not held[0].data
+    if learned and _of_norm(region, moving[0]):
+        return _AFFINE if math.prod(held[0].shape) > 1 else ""
+    if at.kind == "sum":  # a bias has a number a channel, a table of positions has more
+        biased = learned and math.prod(held[0].shape) <= region.width
+        return "" if biased else changed
+    return "" if role != "value" and not math.isnan(factor(region.roles, at)) else changed
+
+
+def _of_norm(region: Region, i: int) -> bool:
+    """Whether value ``i`` is a norm, or one with a gain."""
+    for _ in range(6):
+        if region.roles.norm_of(i) is not None:
+            return True
+        moving = region.roles.moving(region.values[i].inputs)
+        if region.values[i].kind not in ("shape", "product", "sum") or len(moving) != 1:
+            return False
+        i = moving[0]
+    return False
+
+
+def _turned(region: Region, i: int) -> int | None:
+    """The one value that value ``i`` has the rotary phases of: parts of it times phases, which no
+    gradient enters, added, and put beside each other and beside what is left."""
+    leaves, phases, todo = set[int](), False, [i]
+    for _ in range(64):
+        if not todo:
+            break
+        value = region.values[todo.pop()]
+        by = _phased(region, value)
+        terms = [_phased(region, region.values[k]) for k in value.inputs]
+        if value.kind == "sum" and len(terms) == 2 and None not in terms:
+            phases = True
+            todo += [k for k in terms if k is not None]
+        elif by is not None and _complex(region, value.index):
+            phases = True
+            todo.append(by)
+        elif value.kind in ("shape", "join") and not displaces(value):
+            todo += region.roles.moving(value.inputs)
+        elif value.name in NEGATIONS:
+            todo += value.inputs
+        else:
+            leaves.add(value.index)
+    return leaves.pop() if phases and len(leaves) == 1 and not todo else None
+
+
+def _phased(region: Region, value: Traced) -> int | None:
+    """What is multiplied by phases, if that is what a value is."""
+    while value.kind in ("shape", "product") and len(value.inputs) == 1:
+        value = region.values[value.inputs[0]]
+    if value.kind != "product" or len(value.inputs) != 2:
+        return None
+    own = [j for j in value.inputs if region.values[j].grad]
+    return own[0] if len(own) == 1 else None
+
+
+def _complex(region: Region, i: int) -> bool:
+    """Whether the numbers of a value are pairs that are seen as one complex number each."""
+    todo = list(region.values[i].inputs)
+    while todo:
+        value = region.values[todo.pop()]
+        if value.name == "view_as_complex":
+            return True
+        todo += value.inputs if value.kind == "shape" else ()
+    return False

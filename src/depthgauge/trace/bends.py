@@ -13,6 +13,7 @@ from typing import Any
 
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.graph import Ref, Value
+from depthgauge.trace.operations import NEGATIONS
 from depthgauge.trace.readings import Readings
 
 __all__ = ["Bend", "Bends", "bends_of"]
@@ -258,8 +259,9 @@ class _Walk:
 def _affine(value: Value) -> tuple[float, float] | None:
     """``(a, b)`` of a value that is ``a x + b`` of another with fixed numbers; None of others."""
     if value.kind in ("shape", "drop"):
-        sign = -1.0 if value.name in ("neg", "negative") else 1.0
-        return (sign, 0.0) if len(value.inputs) == 1 else None
+        return (1.0, 0.0) if len(value.inputs) == 1 else None
+    if value.name in NEGATIONS:
+        return -1.0, 0.0
     if value.kind not in ("product", "sum") or len(value.inputs) != 1 or value.options:
         return None
     numbers = [a for a in value.args if isinstance(a, int | float) and not isinstance(a, Ref)]

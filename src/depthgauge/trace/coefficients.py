@@ -15,6 +15,7 @@ from math import prod
 from torch import Tensor
 
 from depthgauge.trace.graph import Ref, Value
+from depthgauge.trace.operations import NEGATIONS
 from depthgauge.trace.roles import Roles
 
 __all__ = ["Weighed", "after_sum", "entering", "fixed", "parameter_of", "weighed"]
@@ -164,6 +165,8 @@ def parameter_of(values: Sequence[Value], i: int) -> Value | None:
 
 def fixed(value: Value) -> float:
     """The number in a product with one; NaN for a mask or a tensor."""
+    if value.name in NEGATIONS:
+        return -1.0
     numbers = [a for a in value.args if isinstance(a, int | float) and not isinstance(a, Ref)]
     if len(numbers) != 1 or len(value.inputs) != 1:
         return math.nan

@@ -27,6 +27,7 @@ __all__ = [
     "layers_below",
     "normed_operands",
     "projections",
+    "replayed",
 ]
 
 ROLES: Final = ("query", "key", "value")
@@ -191,14 +192,14 @@ def _places(graph: Graph, layer: int, top: int, below: set[int]) -> tuple[int, .
             found.update(numbers.abs().flatten().tolist())  # rotary halves change their sign
             users = [j for j in users if graph.values[j].kind == "shape"] if i != top else []
         for j in users:
-            played = _played(graph.values[j], i, numbers)
+            played = replayed(graph.values[j], i, numbers)
             if played is None:
                 return None
             todo.append((j, played))
     return tuple(sorted(found)) or None
 
 
-def _played(value: Value, i: int, numbers: Tensor) -> Tensor | None:
+def replayed(value: Value, i: int, numbers: Tensor) -> Tensor | None:
     """The function of ``value`` called again with ``numbers`` in place of value ``i``."""
 
     def given(argument: Any) -> Any:

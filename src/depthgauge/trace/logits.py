@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from depthgauge.trace.coefficients import fixed, parameter_of
-from depthgauge.trace.graph import Value
+from depthgauge.trace.graph import Ref, Value
 from depthgauge.trace.heads import is_layer, layers_below
 from depthgauge.trace.roles import Roles
+from depthgauge.trace.statistic import number_in
 
-__all__ = ["Logits", "around", "logits", "outlet"]
+__all__ = ["Logits", "around", "factor", "logits", "outlet"]
 
 _IDLE = ("shape", "drop")
 
@@ -90,11 +91,23 @@ def _scored(roles: Roles, value: Value) -> tuple[float, int, int, tuple[str, ...
         if value.kind == "product" and (path := _learned(roles, value)):
             learned.append(path)
         elif value.kind == "product":
-            number *= fixed(value)
+            number *= factor(roles, value)
         if not moving:
             return None
         value = roles.values[moving[0]]
     return None
+
+
+def factor(roles: Roles, value: Value) -> float:
+    """The number in a product with one, also one that a constant tensor holds; NaN of others."""
+    moving = roles.moving(value.inputs)
+    numbers = [number_in(roles, Ref(j)) for j in value.inputs if j not in moving]
+    if len(numbers) != 1 or len(moving) != 1:
+        return fixed(value)
+    (number,) = numbers
+    if number is None or "rdiv" in value.name or ("div" in value.name and not number):
+        return math.nan
+    return 1 / number if "div" in value.name else number
 
 
 def _learned(roles: Roles, value: Value) -> str:
@@ -118,9 +131,10 @@ def _made(roles: Roles, i: int) -> tuple[float, int, list[str]]:
         value = roles.values[j]
         if value.kind == "product" and (path := _learned(roles, value)):
             learned.append(path)
-        if j > max(norms, default=-1) and value.kind == "product" and len(value.inputs) == 1:
-            by = fixed(value)
-            number *= 1.0 if by == -1 or math.isnan(by) else by  # a half that is turned
+        if j > max(norms, default=-1) and value.kind == "product":
+            by = factor(roles, value)
+            half = by == -1 and value.shape[-1:] < roles.values[i].shape[-1:]  # that is turned
+            number *= 1.0 if half or math.isnan(by) else by
     layers = [j for j in below if is_layer(roles, j)]
     return number, layers[0] if len(layers) == 1 and not norms else -1, learned
 

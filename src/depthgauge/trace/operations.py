@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["CASTS", "KINDS", "kind_of", "plain_name"]
+__all__ = ["CASTS", "KINDS", "NEGATIONS", "kind_of", "plain_name"]
 
 _WORDS: Final[dict[str, str]] = {
     "weights": """
@@ -82,7 +82,7 @@ _WORDS: Final[dict[str, str]] = {
         splitwithsizes rename align_to broadcast_tensors meshgrid block_diag
         masked_select im2col col2im movedim squeezedim indexselect constantpadnd
         upsample_nearest2d upsamplenearest2d upsamplebilinear2d upsample_bilinear2d
-        unsafe_chunk unsafe_split split_with_sizes set identity neg negative positive
+        unsafe_chunk unsafe_split split_with_sizes set identity positive
         real imag conj resolve_conj atleast_1d atleast_2d atleast_3d""",
     "join": """
         cat concat concatenate stack hstack vstack dstack column_stack setitem index_put
@@ -94,7 +94,7 @@ _WORDS: Final[dict[str, str]] = {
         add_scalar indexadd scatteradd iadd radd isub""",
     "product": """
         mul multiply div divide true_divide rmul rdiv rtruediv truediv itruediv imul
-        idiv floor_divide""",
+        idiv floor_divide neg negative""",
     "drop": """
         dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout
         feature_dropout native_dropout nativedropout""",
@@ -121,6 +121,8 @@ KINDS: Final[dict[str, str]] = {
     name: kind for kind, names in _WORDS.items() for name in names.split()
 }
 
+#: Products with -1.
+NEGATIONS: Final = ("neg", "negative")
 #: Functions that change a tensor's type and nothing else.
 CASTS: Final = ("to", "type", "type_as", "float", "half", "bfloat16", "double")
 

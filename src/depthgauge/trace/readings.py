@@ -259,6 +259,9 @@ class Readings:
             else:
                 kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
                 rule = _by_autograd(value.name, lambda z: call(z, *args, **kwargs))
+                if any(isinstance(a, Tensor) and a.numel() > 1 for a in (*args, *kwargs.values())):
+                    # A slope a channel: no sample has channels, so the slopes of all stand for z.
+                    seen, rule = rule.derivative(seen, y), Gate(value.name, call, _given)
             self.gates[value.index] = self._gate(rule, seen, y, self._axis(value))
         self.activations[value.index] = made
 
@@ -428,6 +431,11 @@ def _by_autograd(name: str, function: Callable[[Tensor], Tensor]) -> Gate:
             return torch.autograd.grad(out.sum(), leaf)[0]
 
     return Gate(name, function, derivative)
+
+
+def _given(slope: Tensor, y: Tensor) -> Tensor:
+    """The derivative where it is known before."""
+    return slope
 
 
 def _recognise(module: nn.Module, like: Tensor) -> tuple[str, dict[str, Any]] | None:

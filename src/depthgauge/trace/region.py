@@ -11,8 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from depthgauge.equation.functions import ACTIVATIONS
@@ -53,10 +55,12 @@ from depthgauge.trace.blocks import (
 )
 from depthgauge.trace.graph import GRAFTED, Ref, common_path
 from depthgauge.trace.graph import Value as Traced
+from depthgauge.trace.heads import replayed
 from depthgauge.trace.merges import chain
 from depthgauge.trace.norms import bias_of, gained, norm, scalenorm, shifted
+from depthgauge.trace.operations import NEGATIONS
 from depthgauge.trace.readings import Activation as Seen
-from depthgauge.trace.roles import Roles
+from depthgauge.trace.roles import TURNS, Roles, displaces, drop_rate
 from depthgauge.trace.statistic import number_in
 
 __all__ = ["Region", "Sources"]
@@ -343,6 +347,8 @@ class Region:
             case "shape" if value.item >= 0 and (layer := self._part_of_layer(value)):
                 return layer
             case "shape" if len(value.inputs) and self._plain_shape(value):
+                if self._scrambles(value):
+                    raise Unsayable(i, value.name)
                 return self.value(value.inputs[0])
             case "drop":
                 return self._drop(value)
@@ -418,15 +424,35 @@ class Region:
         if len(moved) != 1:
             return False
         before = math.prod(self.values[moved[0]].shape)
-        return math.prod(value.shape) == before and value.name not in ("roll", "flip", "rot90")
+        return math.prod(value.shape) == before and not displaces(value)
+
+    def _scrambles(self, value: Traced) -> bool:
+        """Whether a row of views that ends here, in the shape that it began with, has given
+        channels the numbers of others: ``reshape(B, D, T).transpose(1, 2)``. Where axes are of one
+        size, whole axes may have changed places."""
+        users = self.roles.graph.consumers[value.index]
+        row, at = [value], self.values[value.inputs[0]]
+        if value.index != self.after and all(self.values[j].kind == "shape" for j in users):
+            return False  # the row goes on
+        while at.kind == "shape" and at.index in self.inside and self._plain_shape(at):
+            row.append(at)
+            at = self.values[at.inputs[0]]
+        if at.shape != value.shape or all(one.name not in TURNS for one in row):
+            return False
+        places: Tensor | None = torch.arange(math.prod(at.shape)).view(at.shape)
+        for one in reversed(row):
+            places = None if places is None else replayed(one, one.inputs[0], places)
+        if places is None:
+            return False
+        axis = self.axis if len(at.shape) == len(self.values[self.before].shape) else -1
+        size, behind = at.shape[axis], math.prod(at.shape[axis:][1:])
+        own = torch.arange(places.numel()) // behind % size
+        kept = torch.equal(places.flatten() // behind % size, own)
+        return not kept and not _turned(places)
 
     def _drop(self, value: Traced) -> Value:
-        p = value.args[1] if len(value.args) > 1 else value.options.get("p", 0.5)
-        training = value.args[2] if len(value.args) > 2 else value.options.get("training", True)
-        inner = self.value(value.inputs[0])
-        if not training or not isinstance(p, int | float) or p == 0:
-            return inner
-        return Dropout(inner, Number(float(p)))
+        inner, p = self.value(value.inputs[0]), drop_rate(value)
+        return Dropout(inner, Number(p)) if p else inner
 
     def _sum(self, value: Traced) -> Value:
         i, name = value.index, value.name
@@ -502,6 +528,8 @@ class Region:
         return number_in(self.roles, operand)
 
     def _product(self, value: Traced) -> Value:
+        if value.name in NEGATIONS:
+            return scaled(-1.0, self._operand(Ref(value.inputs[0])))
         divides = value.name in ("div", "divide", "true_divide", "truediv")
         if value.options.get("rounding_mode"):
             raise Unsayable(value.index, "division")
@@ -628,7 +656,7 @@ class Region:
         turns = 0
         at = self.values[x]
         while at.kind in ("shape", "drop") and at.inputs and at.index != self.before:
-            if at.name in ("transpose", "permute", "swapaxes", "t", "T", "mT", "movedim"):
+            if at.name in TURNS:
                 turns += 1
             at = self.values[at.inputs[0]]
         return turns % 2 == 1 and at.shape[-1:] != self.values[x].shape[-1:]
@@ -674,6 +702,15 @@ class Region:
             return Convolution(kernel, inner, out, None, bias, "zeros", name)
         inner = self.value(self.values[value.inputs[0]].inputs[0])
         return Convolution(kernel, inner, out, None, bias, "circular", name)
+
+
+def _turned(places: Tensor) -> bool:
+    """Whether numbered places are those of a tensor whose axes were exchanged."""
+    before = torch.arange(places.numel()).view(places.shape)
+    return any(
+        before.permute(axes).shape == places.shape and torch.equal(before.permute(axes), places)
+        for axes in permutations(range(places.dim()))
+    )
 
 
 def _wide(shape: tuple[int, ...]) -> bool:

@@ -13,7 +13,7 @@ from math import prod
 
 from depthgauge.trace.graph import Graph, Ref, Value
 
-__all__ = ["KINDS_OF_PATH", "Roles", "Step", "worst"]
+__all__ = ["KINDS_OF_PATH", "TURNS", "Roles", "Step", "displaces", "drop_rate", "worst"]
 
 #: What a weight-free path does to what it carries, each hiding the ones before it.
 KINDS_OF_PATH = ("identity", "scaled", "per-channel", "normed", "gated", "mixed", "projected")
@@ -22,8 +22,14 @@ KINDS_OF_PATH = ("identity", "scaled", "per-channel", "normed", "gated", "mixed"
 _IDLE = frozenset(
     ("shape", "drop", "join", "norm", "choose", "source", "cut", "parameter", "input")
 )
-#: Views and copies in which every element has another's place.
-_MOVED = ("roll", "flip", "fliplr", "flipud", "rot90")
+#: Copies in which elements have others' places, or are others.
+_MOVED = (
+    "roll", "flip", "fliplr", "flipud", "rot90", "index_select", "indexselect", "index", "gather",
+    "take", "take_along_dim", "masked_fill", "masked_select", "channel_shuffle",
+)  # fmt: skip
+#: Views that exchange axes.
+TURNS = ("transpose", "permute", "swapaxes", "swapdims", "t", "T", "mT", "movedim", "moveaxis")
+_PADS = ("pad", "constant_pad_nd", "constantpadnd")
 _ROOTS = ("sqrt", "rsqrt")
 _LENGTHS = ("std", "norm", "linalg_vector_norm", "linalg_norm", "vector_norm", "std_mean")
 _CHEAP = ("point", "shape", "product", "sum", "reduce")
@@ -31,6 +37,25 @@ _CHEAP = ("point", "shape", "product", "sum", "reduce")
 
 def worst(*kinds: str) -> str:
     return max(kinds, key=KINDS_OF_PATH.index)
+
+
+def displaces(value: Value) -> bool:
+    """Whether a value of the kind ``shape`` has elements in other places than a view would, or
+    other elements: turned, shifted, masked, taken by a tensor of places."""
+    if value.name in _PADS:
+        given = value.options.get("pad", value.args[1] if len(value.args) > 1 else (1,))
+        return not isinstance(given, tuple) or any(type(size) is int and size for size in given)
+    if value.name == "getitem" and len(value.args) > 1:
+        at = value.args[1] if isinstance(value.args[1], tuple) else (value.args[1],)
+        return any(isinstance(a, Ref) or (isinstance(a, tuple) and len(a) > 1) for a in at)
+    return value.name in _MOVED
+
+
+def drop_rate(value: Value) -> float:
+    """The share that dropout drops: 0 where it is switched off."""
+    p = value.args[1] if len(value.args) > 1 else value.options.get("p", 0.5)
+    training = value.args[2] if len(value.args) > 2 else value.options.get("training", True)
+    return float(p) if training and isinstance(p, int | float) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +314,10 @@ class Roles:
         if (base := self.norm_of(i)) is not None:
             return [Step(base, "normed")]
         match value.kind:
-            case "shape" if value.name in _MOVED:
-                return [Step(j, "mixed") for j in flow[:1]]
+            case "shape" if displaces(value) and value.name != "masked_fill":
+                # Elements that are taken out of a larger tensor are a slice of it.
+                kept = flow and value.shape == self.values[flow[0]].shape
+                return [Step(j, "mixed" if kept else "identity") for j in flow[:1]]
             case "shape" | "drop":
                 return [Step(j) for j in flow[:1]]
             case "join":
