@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -298,6 +299,8 @@ def test_a_module_that_calls_the_network_otherwise(
 class Written(nn.Module):
     """The block of the specification as a person writes it."""
 
+    by: Any = 6**0.5
+
     def __init__(self, width: int, act: nn.Module, turned: bool) -> None:
         super().__init__()
         if turned:  # declared in another order than they run
@@ -308,7 +311,7 @@ class Written(nn.Module):
             self.down = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(self.act(self.up(self.norm(x)))) / 6**0.5  # type: ignore[no-any-return]
+        return x + self.down(self.act(self.up(self.norm(x)))) / self.by  # type: ignore[no-any-return]
 
 
 class Model(nn.Module):
@@ -366,6 +369,25 @@ def test_blocks_that_are_called_otherwise_are_recognised(
         assert objections_to(record, Model(how + stem, width=16)) == [
             "stale: width 32 -> 16", WEIGHTS,
         ]  # fmt: skip
+
+
+def test_a_scale_may_be_rounded_otherwise(made: tuple[Path, Path]) -> None:
+    """It is compared as a number that float32 can tell from another, and the output is too."""
+    record, file = made
+    network = dg.read_specification(file).network
+
+    def scaled(by: Any) -> nn.Module:
+        module = Model("list").as_in(network.module(1))
+        for block in module.made[0]:
+            block.by = by
+        return module
+
+    for by in (math.nextafter(6**0.5, 3.0), 1 / 6**-0.5, torch.tensor(6.0).sqrt()):
+        dg.require(record, scaled(by))
+    (said,) = objections_to(record, scaled(6**0.5 * (1 + 1e-5)))
+    assert said.startswith("stale: equation changed: '0.4082")
+    (said,) = objections_to(record, scaled(-(6**0.5)))
+    assert said.startswith("stale: equation changed")
 
 
 def test_layers_of_one_name_among_others_are_hashed_as_they_are_drawn(tmp_path: Path) -> None:

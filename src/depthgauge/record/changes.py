@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ __all__ = [
     "between",
     "corridor_changes",
     "equation_change",
+    "equations_agree",
     "filled",
     "some",
     "specification_changes",
@@ -144,6 +146,22 @@ def equation_change(before: str, after: str) -> Change:
         ]
     said = f": {'; '.join(spans)}" if 0 < len(spans) <= 3 else f" in {len(spans)} places"
     return Change("equation", before, after, f"equation changed{said if spans else ''}")
+
+
+#: What a number of an equation may be off by: float32 carries no more.
+_NUMBERS: Final = 1e-6
+_NUMBER: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?!\w)")
+
+
+def equations_agree(a: str, b: str) -> bool:
+    """Whether two equations are one but for the rounding of their numbers: 1/sqrt(12) and
+    12**-0.5 are two float64 numbers. Every word is the same; so are counts, for below a million no
+    two are that close."""
+    left, right = _NUMBER.split(a), _NUMBER.split(b)
+    return left[::2] == right[::2] and all(
+        math.isclose(float(x), float(y), rel_tol=_NUMBERS)
+        for x, y in zip(left[1::2], right[1::2], strict=True)
+    )
 
 
 def _words(equation: str) -> list[re.Match[str]]:
