@@ -122,7 +122,8 @@ def planned(
     """The plan of a commission, what is not given filled in. Raises SpecificationError.
 
     ``depths``: 12, 48 and 96 by default, those above the case's own depth left out and its own put
-    in; of 12 blocks or fewer a quarter, a half and all of them; of a builder its argument ``axis``.
+    in; of 12 blocks or fewer a quarter, a half and all of them; of a builder its argument ``axis``,
+    up to what it was given.
     ``rival``: Fixup where every branch of an equation has two weight layers or more and for a
     builder, else orthogonal weights.
     """
@@ -143,6 +144,7 @@ def planned(
         usual, wanted = "fixup", tuple(sorted(set(depths or ())))
         if wanted:
             axis = axis or "depth"
+            wanted = _within(case, axis, wanted)
             case = case.changed(Change(axis, str(wanted[-1])))
             case = replace(case, name="baseline") if isinstance(case, BuilderCase) else case
         else:
@@ -169,6 +171,21 @@ def planned(
         tuple(vary) if vary is not None else None,
         axis,
     )
+
+
+def _within(case: Case, axis: str, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """The depths with the one that a builder was given beside them, which is the largest."""
+    if not isinstance(case, BuilderCase) or isinstance(case.target, Mapping):
+        return wanted
+    own = whole_number(case.arguments.get(axis))
+    if own is None:
+        return wanted
+    if wanted[-1] > own:
+        raise SpecificationError(
+            f"depths name {wanted[-1]}, and the network is given {axis}={own}; give depths up to "
+            f"its own, or commission it at the larger one"
+        )
+    return (*(d for d in wanted if d < own), own)
 
 
 def _checked(depths: Iterable[int] | None) -> tuple[int, ...]:

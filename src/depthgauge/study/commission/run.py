@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from depthgauge.errors import DepthgaugeError, SpecificationError
+from depthgauge.instruments.step import Step
 from depthgauge.record.folder import Stored
 from depthgauge.record.parts import CorridorPart, Gate, State, Verdict
 from depthgauge.record.running import Running
@@ -157,7 +158,7 @@ def commission(
 
     ``target`` and most of ``given`` as ``study.cases.case_of`` takes them; ``depths``, ``axis``,
     ``corridor``, ``step``, ``rival``, ``shallow`` and ``vary`` as ``study.commission.plan.planned``
-    does. ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
+    does; ``optimizer`` and ``lr`` replace each its own part of the step that is declared. ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
     replace the record of another specification that stands there.
     ``stop_early``: leave the gates behind the first that fails not run, which is not passed.
     ``progress``: called with a gate's name, how many are behind, and of how many.
@@ -184,17 +185,21 @@ def commission(
 
 
 _PLANNED: Final = ("depths", "axis", "corridor", "step", "rival", "shallow", "vary")
+_STEP: Final = ("optimizer", "lr")
 
 
 def plan_of(target: Any, **given: Any) -> Plan:
     """The plan of a target, with what a specification's [commission] section says filled in."""
     own = {name: given.pop(name) for name in _PLANNED if name in given}
+    replaced = {name: given.pop(name, None) for name in _STEP}
     case = case_of(target, **given)
     declared: dict[str, Any] = {}
     if isinstance(case, EquationCase):
         one = case.specification
         declared = {**one.commission, "step": one.step}
     declared |= {name: value for name, value in own.items() if value is not None}
+    if parts := {name: value for name, value in replaced.items() if value is not None}:
+        declared["step"] = replace(declared.get("step") or Step(), **parts)
     plan = planned(case, **declared)
     _varied(plan)
     return plan
