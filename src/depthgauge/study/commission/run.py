@@ -259,7 +259,8 @@ def _answered(question: Question, plan: Plan, bench: Bench) -> Gated:
 
 
 def overall(gates: Sequence[Gate]) -> Verdict:
-    """As bad as the weakest gate; the score is the smallest margin of any judgement."""
+    """As bad as the weakest gate; the score is the smallest margin of any judgement of the network
+    itself, and none where a gate fails by something else."""
     state = worst(gate.state for gate in gates)
     weakest = next(gate for gate in gates if gate.state == state)
     margins = [j.margin for gate in gates[:6] for j in gate.judgements if j.margin is not None]
@@ -267,8 +268,10 @@ def overall(gates: Sequence[Gate]) -> Verdict:
         j for gate in gates[:6] for j in gate.judgements
         if j.margin is None and (j.margin_reason or "").startswith("minus")
     ]  # fmt: skip
-    score = min(margins) if margins and not infinite else None
-    why = "a margin is minus infinity" if infinite else None
+    untold = [gate.name for gate in gates if gate.state == "fail" and gate not in _outside(gates[:6])]
+    why = f"the gate '{untold[0]}' fails by no margin of the network itself" if untold else None
+    why = "a margin is minus infinity" if infinite else why
+    score = min(margins) if margins and not why else None
     return Verdict(
         state=state,
         reason=weakest.reason,
@@ -276,3 +279,8 @@ def overall(gates: Sequence[Gate]) -> Verdict:
         score=score,
         **({"score_reason": why} if why else {}),
     )
+
+
+def _outside(gates: Sequence[Gate]) -> list[Gate]:
+    """Those with a judgement that is outside its bound by a margin."""
+    return [gate for gate in gates if any((j.margin or 0.0) < 0 for j in gate.judgements)]
