@@ -247,7 +247,17 @@ def test_a_corridor_that_changed_makes_the_record_stale(command: Command, place:
     for target in ("spec.toml", equation):
         found = command("verify", "out", target, "--json")
         assert (found.status, reasons(found)) == (0, [])
-    edit(place / "mine.toml", "max = 10\n", "max = 9\n")  # at depths that were not commissioned
+    edit(place / "mine.toml", "max = 10\n", "max = 9\n")  # where it was not commissioned
+    elsewhere = (
+        "corridor: gradient_ratio at depth 100 and more: max 10, warn 0.1 -> max 9, warn 0.1"
+    )
+    for target in ("spec.toml", equation):
+        found = command("verify", "out", target, "--json")
+        assert (found.status, reasons(found)) == (1, [elsewhere])
+    with pytest.raises(NotCommissionedError, match="stale: corridor: gradient_ratio at depth 100"):
+        dg.require("out", "spec.toml")
+    assert command(*given).status == 2  # commission calls it another specification as well
+    edit(place / "mine.toml", "max = 9\n", "max = 10\n")
     assert command("verify", "out", "spec.toml").status == 0
     edit(place / "mine.toml", "max = 100\n", 'max = 50\nreason = "a"\n')
     moved = "corridor: gradient_ratio min 0.01, max 100, warn 0.1 -> min 0.01, max 50, warn 0.1"

@@ -114,9 +114,14 @@ def _verified(
 ) -> Verification:
     """The record held against a specification, and against the corridor as it is today."""
     from depthgauge.record.subject import subject_of
-    from depthgauge.study.commission.bounds import corridor_today
+    from depthgauge.study.commission.bounds import conditional_today, corridor_today
 
-    return verify(directory, subject_of(specification), corridor_today(record, specification))
+    return verify(
+        directory,
+        subject_of(specification),
+        corridor_today(record, specification),
+        conditional=conditional_today(record, specification),
+    )
 
 
 def _text(record: str | os.PathLike[str], found: list[str]) -> str:

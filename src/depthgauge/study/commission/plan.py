@@ -6,7 +6,6 @@ same, and then ends with the same numbers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, EquationCase
 from depthgauge.study.changes import Change
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import Entry, NamedCorridor, corridor_of
+from depthgauge.study.corridors import NamedCorridor, corridor_of
 
 __all__ = ["DEPTHS", "RIVALS", "SHALLOW", "Plan", "planned"]
 
@@ -71,7 +70,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
-        step, bounds, own = self.step, self._bounds(), self.case.corridor
+        step, bounds, own = self.step, self.corridor.named, self.case.corridor
         given = self.case.input if isinstance(self.case, BuilderCase) else ()
         return {
             **({"input": list(given)} if given else {}),
@@ -79,7 +78,7 @@ class Plan:
             "corridor": self.corridor.name,
             "corridor_from": self.corridor.origin,
             "own": [name for name, _ in own.bounds] if own is not None else [],
-            "bounds": {name: _limits(entry) for name, entry in bounds.items()},
+            "bounds": {name: str(entry) for name, entry in bounds.items()},
             "reasons": {
                 name: "; ".join(filter(None, (entry.bound.reason, entry.bound.source)))
                 for name, entry in bounds.items()
@@ -90,22 +89,6 @@ class Plan:
             "shallow": self.shallow,
             "vary": list(self.vary) if self.vary is not None else None,
         }
-
-    def _bounds(self) -> dict[str, Entry]:
-        """The corridor's entries under their names; the second on one summary is ``NAME 2``: it
-        goes before the first where both hold."""
-        counts, found = Counter[str](), dict[str, Entry]()
-        for entry in self.corridor.entries:
-            counts[entry.name] += 1
-            number = counts[entry.name]
-            found[f"{entry.name} {number}" if number > 1 else entry.name] = entry
-        return found
-
-
-def _limits(entry: Entry) -> str:
-    """``depth 200 and more: min 0.5, max 2, warn 0.1``."""
-    where = f"{entry.where}: " if entry.where else ""
-    return f"{where}{entry.bound}, warn {entry.bound.warn:g}"
 
 
 def planned(

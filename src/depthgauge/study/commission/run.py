@@ -158,7 +158,8 @@ def commission(
 
     ``target`` and most of ``given`` as ``study.cases.case_of`` takes them; ``depths``, ``axis``,
     ``corridor``, ``step``, ``rival``, ``shallow`` and ``vary`` as ``study.commission.plan.planned``
-    does; ``optimizer`` and ``lr`` replace each its own part of the step that is declared. ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
+    does; ``optimizer`` and ``lr`` replace each its own part of the step that is declared.
+    ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
     replace the record of another specification that stands there.
     ``stop_early``: leave the gates behind the first that fails not run, which is not passed.
     ``progress``: called with a gate's name, how many are behind, and of how many.
@@ -268,7 +269,8 @@ def overall(gates: Sequence[Gate]) -> Verdict:
         j for gate in gates[:6] for j in gate.judgements
         if j.margin is None and (j.margin_reason or "").startswith("minus")
     ]  # fmt: skip
-    untold = [gate.name for gate in gates if gate.state == "fail" and gate not in _outside(gates[:6])]
+    outside = _outside(gates[:6])
+    untold = [gate.name for gate in gates if gate.state == "fail" and gate not in outside]
     why = f"the gate '{untold[0]}' fails by no margin of the network itself" if untold else None
     why = "a margin is minus infinity" if infinite else why
     score = min(margins) if margins and not why else None
