@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from depthgauge.errors import NotCommissionedError, SpecificationError, TargetError
+from depthgauge.record.folder import read
 from depthgauge.record.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def objections(
             f"unmeasured names '{unknown[0]}', and the gates are {', '.join(sorted(known))}"
         )
     if isinstance(target, nn.Module):
-        for change in module_changes(found.record.subject, target, batch):
+        kept = None if found.state in ("broken", "newer") else read(record)
+        for change in module_changes(found.record.subject, target, batch, kept):
             yield f"stale: {' '.join(change.lines)}"
     for gate in found.record.gates:
         if gate.state == "fail":
