@@ -135,6 +135,41 @@ def test_the_depths_give_an_argument_that_the_builder_needs(command: Command, pl
     assert (ran.status, "takes no argument 'layers'" in ran.err) == (2, True)
 
 
+def test_depths_beyond_the_one_that_was_given_are_refused(command: Command, place: Path) -> None:
+    (place / "net.py").write_text(BUILDER)
+    given = ("commission", "net.py:build", "-o", "out", "--quiet", "--seed", "0")
+    ran = command(*given, "--arg", "depth=3", "--depths", "depth=1,4")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "depthgauge: depths name 4, and the network is given depth=3; give depths up to its own, "
+        "or commission it at the larger one\n"
+    )
+    assert command(*given, "--arg", "depth=3", "--depths", "depth=1,2").status == 1
+    found = read("out").record.subject
+    assert (found.depth, found.arguments, found.depths) == (3, {"depth": 3}, (1, 2, 3))
+    # At the default, which nobody gave, the depths say how deep.
+    assert command(*given, "--depths", "depth=1,3", "--overwrite").status == 1
+    assert read("out").record.subject.depth == 3
+
+
+def test_an_option_changes_its_own_field_alone(command: Command, place: Path) -> None:
+    edit(place / "spec.toml", '"sgd"', '"momentum"')
+    given = ("commission", "spec.toml", "--quiet", "--exitfirst")
+
+    def step(*more: str) -> tuple[object, object]:
+        assert command(*given, "-o", "out", "--overwrite", *more).status == 1
+        plan = read("out").record.provenance.plan
+        assert read("out").record.subject.arguments == {k: plan[k] for k in ("optimizer", "lr")}
+        return plan["optimizer"], plan["lr"]
+
+    assert step() == ("momentum", 0.01)
+    assert step("--lr", "0.2") == ("momentum", 0.2)
+    assert step("--optimizer", "adam") == ("adam", 0.01)
+    assert step("--optimizer", "adam", "--lr", "0.2") == ("adam", 0.2)
+    edit(place / "spec.toml", "lr = 0.01", "")
+    assert step("--optimizer", "adam") == ("adam", 0.001)  # the usual one of its own
+
+
 def test_an_argument_at_its_default_is_resumed(
     command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +247,17 @@ def test_a_corridor_that_changed_makes_the_record_stale(command: Command, place:
     for target in ("spec.toml", equation):
         found = command("verify", "out", target, "--json")
         assert (found.status, reasons(found)) == (0, [])
-    edit(place / "mine.toml", "max = 10\n", "max = 9\n")  # at depths that were not commissioned
+    edit(place / "mine.toml", "max = 10\n", "max = 9\n")  # where it was not commissioned
+    elsewhere = (
+        "corridor: gradient_ratio at depth 100 and more: max 10, warn 0.1 -> max 9, warn 0.1"
+    )
+    for target in ("spec.toml", equation):
+        found = command("verify", "out", target, "--json")
+        assert (found.status, reasons(found)) == (1, [elsewhere])
+    with pytest.raises(NotCommissionedError, match="stale: corridor: gradient_ratio at depth 100"):
+        dg.require("out", "spec.toml")
+    assert command(*given).status == 2  # commission calls it another specification as well
+    edit(place / "mine.toml", "max = 9\n", "max = 10\n")
     assert command("verify", "out", "spec.toml").status == 0
     edit(place / "mine.toml", "max = 100\n", 'max = 50\nreason = "a"\n')
     moved = "corridor: gradient_ratio min 0.01, max 100, warn 0.1 -> min 0.01, max 50, warn 0.1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -298,6 +299,8 @@ def test_a_module_that_calls_the_network_otherwise(
 class Written(nn.Module):
     """The block of the specification as a person writes it."""
 
+    by: Any = 6**0.5
+
     def __init__(self, width: int, act: nn.Module, turned: bool) -> None:
         super().__init__()
         if turned:  # declared in another order than they run
@@ -308,7 +311,7 @@ class Written(nn.Module):
             self.down = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(self.act(self.up(self.norm(x)))) / 6**0.5  # type: ignore[no-any-return]
+        return x + self.down(self.act(self.up(self.norm(x)))) / self.by  # type: ignore[no-any-return]
 
 
 class Model(nn.Module):
@@ -368,6 +371,25 @@ def test_blocks_that_are_called_otherwise_are_recognised(
         ]  # fmt: skip
 
 
+def test_a_scale_may_be_rounded_otherwise(made: tuple[Path, Path]) -> None:
+    """It is compared as a number that float32 can tell from another, and the output is too."""
+    record, file = made
+    network = dg.read_specification(file).network
+
+    def scaled(by: Any) -> nn.Module:
+        module = Model("list").as_in(network.module(1))
+        for block in module.made[0]:
+            block.by = by
+        return module
+
+    for by in (math.nextafter(6**0.5, 3.0), 1 / 6**-0.5, torch.tensor(6.0).sqrt()):
+        dg.require(record, scaled(by))
+    (said,) = objections_to(record, scaled(6**0.5 * (1 + 1e-5)))
+    assert said.startswith("stale: equation changed: '0.4082")
+    (said,) = objections_to(record, scaled(-(6**0.5)))
+    assert said.startswith("stale: equation changed")
+
+
 def test_layers_of_one_name_among_others_are_hashed_as_they_are_drawn(tmp_path: Path) -> None:
     """W.1 and W.2 stand in one module, and attention between them in the equation."""
     network = dg.Network("h + W(attention(W(h), heads=2))/sqrt(L)", depth=2, width=8, tokens=3)
@@ -414,6 +436,63 @@ def test_a_module_that_code_builds(tmp_path: Path) -> None:
     assert objections(module) == []
     (said,) = objections(module, batch=batch)
     assert said.startswith("stale: equation changed: 'tanh' -> 'gelu'")
+
+
+class Attending(nn.Module):
+    """A block of attention whose options have no weights."""
+
+    def __init__(self, heads: int, causal: bool, dropout: float, eps: float) -> None:
+        super().__init__()
+        self.norm, self.heads, self.causal = nn.LayerNorm(8, eps=eps), heads, causal
+        self.qkv, self.out, self.drop = nn.Linear(8, 24), nn.Linear(8, 8), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, n = x.shape
+        parts = self.qkv(self.norm(x)).chunk(3, -1)
+        q, k, v = (y.reshape(b, t, self.heads, -1).transpose(1, 2) for y in parts)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        y = y.transpose(1, 2).reshape(b, t, n)
+        return x + self.drop(self.out(y))  # type: ignore[no-any-return]
+
+
+def attending(
+    heads: int = 2, causal: bool = True, dropout: float = 0.0, eps: float = 1e-5
+) -> tuple[nn.Module, Tensor]:
+    blocks = [Attending(heads, causal, dropout, eps) for _ in range(3)]
+    return nn.Sequential(*blocks), torch.randn(4, 5, 8)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_options_of_code_show_in_the_size_of_its_state(tmp_path: Path, dropout: float) -> None:
+    arguments = {"dropout": dropout} if dropout else None
+    dg.commission(attending, tmp_path / "record", seed=[0, 1], vary=[], arguments=arguments)
+
+    def objections(**given: Any) -> list[str]:
+        torch.manual_seed(1)
+        module, batch = attending(**given)
+        torch.manual_seed(7)  # what the user draws in between
+        modes = [part.training for part in module.modules()]
+        every = objections_to(tmp_path / "record", module, batch=batch)
+        assert modes == [part.training for part in module.modules()]
+        return [line for line in every if not line.startswith("the gate '")]
+
+    assert objections(dropout=dropout) == []
+    if dropout:  # what is drawn at random cannot be held against a curve
+        assert objections(dropout=dropout, heads=4) == []
+        return
+    for given in ({"heads": 4}, {"causal": False}, {"eps": 1e-2}):
+        (said,) = objections(**given)
+        assert re.match(
+            r"stale: the RMS of the state at block 1 is [\d.]+, and was [\d.]+ under seed 1 on the "
+            r"same batch, though equation and weights read alike \(heads, a mask, eps or", said
+        ), said  # fmt: skip
+    assert objections(dropout=0.2) == [
+        "stale: the module draws at random (dropout), and what was commissioned does not",
+    ]  # fmt: skip
+    torch.manual_seed(1)
+    module, _ = attending(heads=4)
+    every = objections_to(tmp_path / "record", module, batch=torch.randn(2, 5, 8))
+    assert all("RMS" not in line for line in every)  # another batch has no curve
 
 
 class Normed(nn.Module):

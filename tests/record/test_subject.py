@@ -144,6 +144,9 @@ def test_what_a_builder_builds() -> None:
     assert found.source is not None
     assert found.source.hash.startswith("sha256:")
     assert found.weights["0"] != found.weights["1"]
+    assert found.batches is not None
+    assert sorted(found.batches) == ["0", "1"]
+    assert found.batches["0"] != found.batches["1"]
     assert of_builder() == found
 
 

@@ -60,7 +60,7 @@ def record(
         "gates": _gates(len(curves), evil, depths),
         "verdict": {
             "state": "fail",
-            "reason": "local gates: saturated_fraction: 0.9 is above max 0.5 by 0.255 decades",
+            "reason": "saturated_fraction: 0.9 is above max 0.5 by 0.255 decades",
             "weakest": "local gates",
             "score": -0.255,
         },

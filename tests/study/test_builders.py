@@ -20,6 +20,18 @@ from depthgauge.study.changes import Change
 BOUNDS = {"forward_drift": {"max": 2.0}}
 
 
+class Bent(nn.Module):
+    """A block of another form."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        branch: torch.Tensor = self.up(x).tanh()
+        return x + branch
+
+
 class Block(nn.Module):
     def __init__(self, width: int, scale: float) -> None:
         super().__init__()
@@ -85,6 +97,36 @@ def test_data_drawn_after_the_weights_is_not_held_and_told() -> None:
     held = ablate(late, ["layers=12"], corridor=BOUNDS, input="float 5x8")
     assert held.rows[0].notes == ()
     assert "layers=12: 3 of 3 tensors of the batch" in str(found)
+
+
+def bent(layers: int, width: int) -> Any:
+    return nn.Sequential(*(Bent(width) for _ in range(layers))), torch.randn(5, width)
+
+
+def test_a_size_that_is_more_than_one_factor_is_refused() -> None:
+    """A table names no arguments; what was measured shows what its functions differ in."""
+
+    def sizes(*made: Any) -> dict[int, Any]:
+        return {n: lambda one=one: one for n, one in enumerate(made)}
+
+    small = build()
+    for other, words in (
+        (build(layers=3, width=16), "(depth: 6 -> 3; width: 8 -> 16)"),
+        (
+            bent(6, 16),
+            "(width: 8 -> 16; form: [h = h + # * W(relu(W(h)))] -> [h = h + tanh(W(h))])",
+        ),
+        (bent(3, 8), "(depth: 6 -> 3; form: "),
+    ):
+        with pytest.raises(SpecificationError) as caught:
+            ablate(sizes(small, other), seed=0)
+        assert f"'size=1' changes 2 factors at once {words}" in str(caught.value)
+        (row,) = ablate(sizes(small, other), seed=0, comparison=True).rows
+        assert row.differences[0].factor == "size"
+        assert not row.single
+    for other in (build(layers=3, scale=0.5), build(width=16), bent(6, 8)):
+        (row,) = ablate(sizes(small, other), seed=0).rows
+        assert [each.factor for each in row.differences] == ["size"]
 
 
 def test_functions_by_size() -> None:

@@ -84,7 +84,9 @@ def commission(
         str | None,
         option("--optimizer", "NAME", "sgd, momentum, nesterov, adam, adamw [sgd]."),
     ] = None,
-    lr: Annotated[str | None, option("--lr", "RATE", "Its learning rate.")] = None,
+    lr: Annotated[
+        str | None, option("--lr", "RATE", "Learning rate [the file's, else the optimizer's own].")
+    ] = None,
     depth: Depth = None,
     width: Width = None,
     batch: Batch = None,
@@ -112,7 +114,6 @@ def commission(
     in this version always 1, since it has no training runs. depthgauge verify tells whether a
     record holds, depthgauge.require whether a gate fails.
     """
-    from depthgauge.instruments.step import Step
     from depthgauge.report.progress import progress
     from depthgauge.study.commission.run import commission as run
     from depthgauge.study.specification import parse_seed
@@ -136,9 +137,9 @@ def commission(
         "rival": rival,
         "shallow": whole("--shallow", shallow),
         "vary": tuple(vary) if vary else None,
+        "optimizer": optimizer,
+        "lr": rate("--lr", lr),
     }
-    if optimizer is not None or lr is not None:
-        given["step"] = Step(optimizer or "sgd", rate("--lr", lr))
     with diverted(), progress("commissioning", quiet=quiet) as step:
         found = run(
             target,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -89,6 +89,12 @@ def _show(found: Verification, json: bool, quiet: bool) -> None:
         screen(lambda console: print_verification(found, console))
 
 
+#: The subject of today, its corridor, the defaults of what builds it, and all of its bounds.
+_Today: TypeAlias = (
+    "tuple[Subject, CorridorPart | str | None, Mapping[str, object], Mapping[str, str] | None]"
+)
+
+
 def _today(
     record: Record,
     target: str | None,
@@ -96,9 +102,8 @@ def _today(
     dtype: str | None,
     arg: Sequence[str],
     inputs: Sequence[str],
-) -> tuple[Subject, CorridorPart | str | None, Mapping[str, object]] | None:
-    """The subject of today, its corridor and the defaults of what builds it, or None when nothing
-    was given to compare."""
+) -> _Today | None:
+    """What a record is held against, or None when nothing was given to compare."""
     number = None if depth is None else positive("--depth", depth, 1)
     if target is not None and os.path.isdir(target):
         raise SpecificationError(
@@ -112,22 +117,23 @@ def _today(
     if target is None:
         if number is None and dtype is None:
             return None
-        return _meant(record.subject, number, dtype), None, {}
-    from depthgauge.study.commission.bounds import corridor_today
+        return _meant(record.subject, number, dtype), None, {}, None
+    from depthgauge.study.commission.bounds import conditional_today, corridor_today
 
     if target.endswith(".toml"):
-        return (*_specified(record, target, number, dtype), {})
+        return _specified(record, target, number, dtype)
+    bounds, every = corridor_today(record, None), conditional_today(record, None)
     if is_code(target):
         if number is not None:
             raise SpecificationError(
                 "--depth is for an equation; give the callable its depth with --arg KEY=VALUE"
             )
         subject = _of_code(record.subject, target, dtype, arg, inputs)
-        return subject, corridor_today(record, None), defaults(target, subject.arguments)
+        return subject, bounds, defaults(target, subject.arguments), every
     from depthgauge.record.subject import equation_subject
 
     subject = _meant(equation_subject(record.subject, target), number, dtype)
-    return subject, corridor_today(record, None), {}
+    return subject, bounds, {}, every
 
 
 def _meant(subject: Subject, depth: int | None, dtype: str | None) -> Subject:
@@ -140,17 +146,17 @@ def _meant(subject: Subject, depth: int | None, dtype: str | None) -> Subject:
     return subject.model_copy(update={k: v for k, v in given.items() if v is not None})
 
 
-def _specified(
-    record: Record, target: str, depth: int | None, dtype: str | None
-) -> tuple[Subject, CorridorPart | str]:
+def _specified(record: Record, target: str, depth: int | None, dtype: str | None) -> _Today:
     from depthgauge.record.subject import subject_of
-    from depthgauge.study.commission.bounds import corridor_today
+    from depthgauge.study.commission.bounds import conditional_today, corridor_today
     from depthgauge.study.specification import Changes, read_specification
 
     network = {} if depth is None else {"depth": depth}
     run = {} if dtype is None else {"dtype": dtype}
     specification = read_specification(target, Changes(network=network, run=run))
-    return subject_of(specification, target), corridor_today(record, specification)
+    bounds = corridor_today(record, specification)
+    every = conditional_today(record, specification)
+    return subject_of(specification, target), bounds, {}, every
 
 
 def _of_code(

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from depthgauge.errors import NotCommissionedError, SpecificationError, TargetError
+from depthgauge.record.folder import read
 from depthgauge.record.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def objections(
             f"unmeasured names '{unknown[0]}', and the gates are {', '.join(sorted(known))}"
         )
     if isinstance(target, nn.Module):
-        for change in module_changes(found.record.subject, target, batch):
+        kept = None if found.state in ("broken", "newer") else read(record)
+        for change in module_changes(found.record.subject, target, batch, kept):
             yield f"stale: {' '.join(change.lines)}"
     for gate in found.record.gates:
         if gate.state == "fail":
@@ -114,9 +116,14 @@ def _verified(
 ) -> Verification:
     """The record held against a specification, and against the corridor as it is today."""
     from depthgauge.record.subject import subject_of
-    from depthgauge.study.commission.bounds import corridor_today
+    from depthgauge.study.commission.bounds import conditional_today, corridor_today
 
-    return verify(directory, subject_of(specification), corridor_today(record, specification))
+    return verify(
+        directory,
+        subject_of(specification),
+        corridor_today(record, specification),
+        conditional=conditional_today(record, specification),
+    )
 
 
 def _text(record: str | os.PathLike[str], found: list[str]) -> str:

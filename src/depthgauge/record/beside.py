@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from depthgauge.errors import DepthgaugeError
 from depthgauge.record.blocks import Block
-from depthgauge.record.changes import Change, between, equation_change
+from depthgauge.record.changes import Change, between, equation_change, equations_agree
 from depthgauge.record.parts import Subject
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _alone(
             words = f"the equation cannot be compared: {error}"
             yield Change("equation", str(network.block), None, words)
             return
-    if texts[0] != texts[1]:
+    if not equations_agree(*texts):
         yield equation_change(*texts)
     elif seed is not None:
         wanted, own = (_run(each, given) for each in (built, part))

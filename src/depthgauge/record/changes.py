@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,8 +16,10 @@ from depthgauge.record.parts import CorridorPart, Subject
 __all__ = [
     "Change",
     "between",
+    "conditional_changes",
     "corridor_changes",
     "equation_change",
+    "equations_agree",
     "filled",
     "some",
     "specification_changes",
@@ -146,6 +149,22 @@ def equation_change(before: str, after: str) -> Change:
     return Change("equation", before, after, f"equation changed{said if spans else ''}")
 
 
+#: What a number of an equation may be off by: float32 carries no more.
+_NUMBERS: Final = 1e-6
+_NUMBER: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?!\w)")
+
+
+def equations_agree(a: str, b: str) -> bool:
+    """Whether two equations are one but for the rounding of their numbers: 1/sqrt(12) and
+    12**-0.5 are two float64 numbers. Every word is the same; so are counts, for below a million no
+    two are that close."""
+    left, right = _NUMBER.split(a), _NUMBER.split(b)
+    return left[::2] == right[::2] and all(
+        math.isclose(float(x), float(y), rel_tol=_NUMBERS)
+        for x, y in zip(left[1::2], right[1::2], strict=True)
+    )
+
+
 def _words(equation: str) -> list[re.Match[str]]:
     return list(re.finditer(r"\w+\.\w+|\w+|\*\*|\S", equation))
 
@@ -207,6 +226,31 @@ def corridor_changes(before: CorridorPart, after: CorridorPart) -> list[Change]:
         if old != new:
             sentence = f"corridor: {name} {_bound(old)} -> {_bound(new)}"
             found.append(Change(f"corridor.{name}", old, new, sentence))
+    return found
+
+
+def conditional_changes(
+    before: Mapping[str, Any], after: Mapping[str, str], told: Collection[str] = ()
+) -> list[Change]:
+    """Bounds for some depths or one precision that came, went or moved, of two tables as a plan has
+    them; but for those of the summaries that were ``told``."""
+    tables, found = [_conditional(each) for each in (before, after)], []
+    for name, where in {**tables[0], **tables[1]}:
+        old, new = (table.get((name, where)) for table in tables)
+        if old != new and name not in told:
+            sentence = f"corridor: {name} at {where}: {old or 'no bound'} -> {new or 'no bound'}"
+            found.append(Change(f"corridor.{name}", old, new, sentence))
+    return found
+
+
+def _conditional(bounds: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Of ``{"forward_drift 2": "depth 200 and more: max 4, warn 0.1"}`` the bounds by summary and
+    where they hold; the later of two counts."""
+    found = {}
+    for name, text in bounds.items():
+        where, colon, bound = str(text).partition(": ")
+        if colon:
+            found[name.partition(" ")[0], where] = bound
     return found
 
 

@@ -19,8 +19,11 @@ from depthgauge.record.parts import Subject
 if TYPE_CHECKING:
     from torch import nn
 
+    from depthgauge.record.folder import Stored
+
 from depthgauge.record.beside import modules_above
 from depthgauge.record.equations import of_equation
+from depthgauge.record.states import state_changes
 
 __all__ = ["layers_of", "module_changes"]
 
@@ -44,14 +47,18 @@ def _pattern(path: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
-def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> list[Change]:
+def module_changes(
+    stored: Subject, module: nn.Module, batch: Any = None, kept: Stored | None = None
+) -> list[Change]:
     """What of the module is not what was commissioned: depth, width, layers, precision, equation,
     output, and last the weights, which must be those of a seed of the record.
 
     ``batch``: what the module takes. Of one that code built it lets its blocks be read; without one
-    its layers are held against those of the record. Of one in which the network of an equation
-    stands beside layers of its own it shows whether each block runs once, in order. Raises
-    ModelError where the module cannot be run on the batch, TargetError where it has no numbers.
+    its layers are held against those of the record. ``kept``: the record with its curves; on the
+    batch of a seed whose weights the module has, its state is held against them. Of one in which
+    the network of an equation stands beside layers of its own the batch shows whether each block
+    runs once, in order. Raises ModelError where the module cannot be run on the batch, TargetError
+    where it has no numbers.
     """
     empty = [path for path, parameter in module.named_parameters() if parameter.is_meta]
     if empty:
@@ -62,7 +69,7 @@ def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> lis
     if stored.kind == "equation":
         found, known = of_equation(stored, module, batch)
     else:
-        found, known = _of_code(stored, module, batch)
+        found, known = _of_code(stored, module, batch, kept)
     if not known:
         words = (
             f"the module's weights are not those of the seeds that were commissioned "
@@ -73,9 +80,13 @@ def module_changes(stored: Subject, module: nn.Module, batch: Any = None) -> lis
     return found
 
 
-def _of_code(stored: Subject, module: nn.Module, batch: Any) -> tuple[list[Change], bool]:
+def _of_code(
+    stored: Subject, module: nn.Module, batch: Any, kept: Stored | None
+) -> tuple[list[Change], bool]:
     """What is another, and whether the weights are those of a seed."""
-    found: list[Change] = []
+    from depthgauge.record.subject import module_hash
+
+    found, seen = list[Change](), None
     if batch is not None:
         from depthgauge.trace.measuring import measure_module
 
@@ -92,6 +103,9 @@ def _of_code(stored: Subject, module: nn.Module, batch: Any) -> tuple[list[Chang
     dtype, known = _precision(stored, module if at is None else at, names)
     if dtype is not None and "dtype" not in {change.what for change in found}:
         found.append(dtype)
+    if seen is not None and kept is not None and not found:
+        own = module_hash(module if at is None else at, names)
+        found += state_changes(kept, module, own, seen, batch)
     return found, known
 
 

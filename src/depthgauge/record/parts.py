@@ -56,6 +56,7 @@ class Subject(Part):
         "size": "the state is no image",
         "source": "an equation has no module of its own",
     }
+    optional: ClassVar[tuple[str, ...]] = ("batches",)
 
     target: str
     kind: Literal["equation", "builder"] = "equation"
@@ -96,6 +97,8 @@ class Subject(Part):
     """By seed: a hash of every weight's name, shape, precision and numbers."""
     data: str = ""
     """A hash of the batches of all seeds."""
+    batches: dict[str, str] | None = None
+    """Of a builder, by seed: a hash of its batch."""
 
     def __str__(self) -> str:
         seeds = ", ".join(map(str, self.seeds))

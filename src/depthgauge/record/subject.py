@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from depthgauge.study.specification import Specification
 
 __all__ = [
+    "batch_hash",
     "bias_is_drawn",
     "builder_subject",
     "drawn_hash",
@@ -133,7 +134,7 @@ def builder_subject(
 
     from depthgauge.trace.measuring import measure_module
 
-    weights, data, profile = dict[str, str](), list[str](), None
+    weights, data, profile = dict[str, str](), dict[str, str](), None
     layers: dict[str, str] = {}
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
@@ -145,8 +146,7 @@ def builder_subject(
                 f"'{target}' gives no batch; return (module, batch) or give --input, such as "
                 f'--input "float 8x3x32x32"'
             )
-        weights[str(seed)], found = module_hash(module), _batch_hash(batch)
-        data.append(found)
+        weights[str(seed)], data[str(seed)] = module_hash(module), batch_hash(batch)
         if profile is None:
             layers = layers_of(module)
             profile = measure_module(module, batch, instruments=["state_rms"], name=target)
@@ -173,7 +173,8 @@ def builder_subject(
         source_reason=why or None,
         layers=layers,
         weights=weights,
-        data=hashed("".join(data).encode()),
+        data=hashed("".join(data.values()).encode()),
+        batches=data,
     )
 
 
@@ -278,7 +279,8 @@ def _drawn(network: Network, seed: int, batch: int | Tensor, dtype: str) -> tupl
     return _tensors_hash(each()), data
 
 
-def _batch_hash(batch: Any) -> str:
+def batch_hash(batch: Any) -> str:
+    """Of every tensor of a batch: its place, precision, shape, numbers."""
     from depthgauge.trace.batches import tensors
 
     return _tensors_hash(tensors(batch))

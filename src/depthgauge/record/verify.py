@@ -15,7 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from depthgauge.record.changes import Change, corridor_changes, filled, subject_changes
+from depthgauge.record.changes import (
+    Change,
+    conditional_changes,
+    corridor_changes,
+    filled,
+    subject_changes,
+)
 from depthgauge.record.checks import NEWER, Fault
 from depthgauge.record.document import Record
 from depthgauge.record.folder import Place, examined
@@ -71,12 +77,14 @@ def verify(
     subject: Subject | None = None,
     corridor: CorridorPart | str | None = None,
     defaults: Mapping[str, object] = {},
+    conditional: Mapping[str, str] | None = None,
 ) -> Verification:
     """Hold a record against its own hashes, and against the subject and corridor of today.
 
     ``subject``: of what is to be run now, from ``depthgauge.record.subject``; ``corridor``: the
     bounds that would be in force now, or why they cannot be told; ``defaults``: what arguments of a
-    builder are that are not given, from ``depthgauge.trace.targets.defaults``.
+    builder are that are not given, from ``depthgauge.trace.targets.defaults``; ``conditional``: the
+    bounds of today's corridor as a plan tells them, with those for other depths and precisions.
 
     Raises RecordError where there is no record: a directory that is none is not a broken one.
     """
@@ -90,7 +98,12 @@ def verify(
     if subject is not None:
         changes += subject_changes(filled(record.subject, defaults), filled(subject, defaults))
     if isinstance(corridor, CorridorPart):
-        changes += corridor_changes(record.corridor, corridor)
+        moved = corridor_changes(record.corridor, corridor)
+        changes += moved
+        planned = record.provenance.plan.get("bounds")
+        if conditional is not None and isinstance(planned, Mapping):
+            told = [change.what.removeprefix("corridor.") for change in moved]
+            changes += conditional_changes(planned, conditional, told)
     elif corridor is not None:
         words = f"corridor {record.corridor.name} cannot be compared: {corridor}; the verdict "
         words += f"is by the {_bounds(len(record.corridor.bounds))} that the record holds"

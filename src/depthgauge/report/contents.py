@@ -14,7 +14,15 @@ import numpy.typing as npt
 from depthgauge.report.curves import QUANTILE, Curves, is_log, points_each
 from depthgauge.report.drawing import Figure, Panel
 from depthgauge.report.effects import effects_of
-from depthgauge.report.evidence import corridor, equation, gates, provenance, tables, verdict
+from depthgauge.report.evidence import (
+    corridor,
+    equation,
+    gates,
+    provenance,
+    tables,
+    verdict,
+    verdict_reason,
+)
 from depthgauge.report.growth import growth
 from depthgauge.report.page import Paragraph, Part, Report, Section, clean, state_of
 from depthgauge.sites import QUANTITIES
@@ -125,7 +133,7 @@ def report_of(record: Mapping[str, Any], arrays: Arrays) -> Report:
         Section("provenance", "Provenance", tuple(provenance(record, _not_drawn(curves)))),
     ]
     title = _title(record["subject"])
-    return Report(title, state, clean(found["reason"]), tuple(sections))
+    return Report(title, state, verdict_reason(found), tuple(sections))
 
 
 def _title(subject: Mapping[str, Any]) -> str:

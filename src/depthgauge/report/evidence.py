@@ -22,7 +22,7 @@ from depthgauge.report.page import (
     state_words,
 )
 
-__all__ = ["corridor", "equation", "gates", "provenance", "tables", "verdict"]
+__all__ = ["corridor", "equation", "gates", "provenance", "tables", "verdict", "verdict_reason"]
 
 #: Kinds of tables that have a section of their own.
 _ELSEWHERE: Final = ("ablation", "laws")
@@ -34,8 +34,8 @@ def verdict(record: Mapping[str, Any]) -> Iterator[Part]:
     """The state and its reasons, then every gate in a line."""
     found = record["verdict"]
     yield Badge(state_of(found["state"]), "the commission")
-    if found["reason"]:
-        yield Paragraph(clean(found["reason"]))
+    if reason := verdict_reason(found):
+        yield Paragraph(reason)
     score = found.get("score")
     if score is not None:
         yield Paragraph(f"Smallest margin: {score:+.3g} decades to the nearest bound.")
@@ -55,6 +55,12 @@ def verdict(record: Mapping[str, Any]) -> Iterator[Part]:
     )
     for note in record.get("notes", []):
         yield Paragraph(f"Note: {clean(note)}")
+
+
+def verdict_reason(found: Mapping[str, Any]) -> str:
+    """Why a commission's verdict is what it is, and which gate that is of."""
+    named = (found["weakest"], found["reason"]) if found["reason"] else ()
+    return ": ".join(clean(text) for text in named if text)
 
 
 def equation(record: Mapping[str, Any]) -> Iterator[Part]:

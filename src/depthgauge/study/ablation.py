@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from depthgauge.errors import DepthgaugeError, SpecificationError, expect
 from depthgauge.jsonable import jsonable
 from depthgauge.profile import Profile
+from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, case_of, differences, measured
 from depthgauge.study.changes import Change
 from depthgauge.study.corridor import Corridor, Verdict
@@ -196,6 +197,10 @@ def ablate(
     first, *others = measured(cases, instruments or base.instruments, progress, **work)
     if isinstance(first, DepthgaugeError):
         raise first
+    changes = [
+        (case, _seen(base, case, found, (first, profile), comparison))
+        for (case, found), profile in zip(changes, others, strict=True)
+    ]
     bounds = bounds_of(corridor, base.corridor, first)
     rows = tuple(
         _row(base, case, found, first, profile, bounds)
@@ -232,13 +237,36 @@ def _case(base: Case, change: Change, comparison: bool) -> tuple[Case, list[Diff
     if not found:
         known = ", ".join(f"{name} {text}" for name, text in base.factors.items() if name != "form")
         raise SpecificationError(f"'{change}' changes nothing: the baseline has {known}")
-    if len(found) > 1 and not comparison:
+    if not comparison:
+        _one(str(change), found)
+    return case, found
+
+
+def _one(change: str, found: Sequence[Difference]) -> None:
+    """Refuse a change of more than one factor."""
+    if len(found) > 1:
         raise SpecificationError(
             f"'{change}' changes {len(found)} factors at once ({'; '.join(map(str, found))}), so "
             f"that no effect could be told to be of one; change one, or call it a comparison "
             f"(comparison=True, --comparison)"
         )
-    return case, found
+
+
+def _seen(
+    base: Case,
+    case: Case,
+    found: list[Difference],
+    profiles: tuple[Profile, Profile | DepthgaugeError],
+    comparison: bool,
+) -> list[Difference]:
+    """The differences, with those that only the measured networks of a table of sizes show."""
+    before, after = profiles
+    if not isinstance(base, BuilderCase) or isinstance(after, DepthgaugeError):
+        return found
+    seen = base.seen(before, after)
+    if not comparison:
+        _one(case.name, seen)
+    return [*found, *seen]
 
 
 def _row(

@@ -7,6 +7,7 @@ same; what an argument moves in that order is not, and is told.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -168,6 +169,19 @@ class BuilderCase:
             if a.get(n, missing) != b.get(n, missing)
         ]
 
+    def seen(self, before: Profile, after: Profile) -> list[Difference]:
+        """Of a table of sizes, which stands for one factor: what two that were measured differ in,
+        where that is more than one of depth, width and the form of the blocks."""
+        if not isinstance(self.target, Mapping):
+            return []
+        sides = [
+            {"depth": str(p.depth), "width": str(p.width), "form": _form(p.equation)}
+            for p in (before, after)
+        ]
+        a, b = sides
+        found = [Difference(name, a[name], b[name]) for name in a if a[name] != b[name]]
+        return found if len(found) > 1 else []
+
     def build(self, seed: int) -> Built:
         """The module under this seed, with its batch and loss."""
         target, arguments = self.target, dict(self.arguments)
@@ -264,6 +278,13 @@ def stacked(profiles: Sequence[Profile]) -> Profile:
         vectors=vectors,
         not_measured={n: why for n, why in missing.items() if n not in columns},
     )
+
+
+def _form(equation: str) -> str:
+    """The different blocks without their numbers, which may follow from a depth or a width."""
+    lines = re.sub(r"\b\d+ x (?=\[)", "", equation).splitlines()
+    numberless = (re.sub(r"(?<![\w.])\d+(?:\.\d*)?(?:e[+-]?\d+)?", "#", line) for line in lines)
+    return "; ".join(dict.fromkeys(line.strip() for line in numberless))
 
 
 def _digests(made: Built) -> dict[str, str]:

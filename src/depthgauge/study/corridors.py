@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -64,6 +65,11 @@ class Entry:
             depth = f"depth {self.least} and more"
         return ", ".join(filter(None, (depth, self.dtype)))
 
+    def __str__(self) -> str:
+        """``depth 200 and more: min 0.5, max 2, warn 0.1``."""
+        where = f"{self.where}: " if self.where else ""
+        return f"{where}{self.bound}, warn {self.bound.warn:g}"
+
 
 @dataclass(frozen=True)
 class CorridorFile(os.PathLike[str]):
@@ -103,6 +109,17 @@ class NamedCorridor:
     def of(cls, corridor: Corridor) -> NamedCorridor:
         """The same bounds at every depth and in every precision."""
         return cls(corridor.name, "", tuple(Entry(name, b) for name, b in corridor.bounds))
+
+    @property
+    def named(self) -> dict[str, Entry]:
+        """The entries under their names; the second on one summary is ``NAME 2``: it goes before
+        the first where both hold."""
+        counts, found = Counter[str](), dict[str, Entry]()
+        for entry in self.entries:
+            counts[entry.name] += 1
+            number = counts[entry.name]
+            found[f"{entry.name} {number}" if number > 1 else entry.name] = entry
+        return found
 
     def at(self, depth: int, dtype: str) -> Corridor:
         """The bounds that hold for this many blocks in this precision."""

@@ -24,6 +24,7 @@ from depthgauge.study.commission.run import GATES, commission, plan_of
 from depthgauge.study.commission.transport import GATES as BY_GATE
 from depthgauge.study.specification import read_specification
 from depthgauge.summaries import SUMMARIES
+from tests.record import factory
 
 HEALTHY = "h + W2(gelu(W1(rmsnorm(h))))/sqrt(L)"
 UNSCALED = "h + W2(relu(W1(h)))"
@@ -65,6 +66,33 @@ def test_what_was_not_run_is_not_passed(healthy):
     verdict = healthy.stored.record.verdict
     assert verdict.weakest == "training boundary"
     assert verdict.score is not None
+
+
+def test_the_smallest_margin_is_told_where_what_fails_has_one():
+    """A number above zero beside a failure would say that all is inside."""
+    inside, outside = factory.judgement(margin=0.2), factory.judgement(margin=-0.3)
+    without = factory.judgement(margin=None, margin_reason="nothing was measured")
+    names = [question.name for question in GATES]
+
+    def found(**states):
+        failing = {name.replace("_", " "): judged for name, judged in states.items()}
+        gates = [
+            factory.gate(
+                name, "fail" if name in failing else "pass", judgements=failing.get(name, (inside,))
+            )
+            for name in names
+        ]
+        verdict = running.overall(gates)
+        return verdict.state, verdict.score, verdict.score_reason
+
+    assert found() == ("pass", 0.2, None)
+    assert found(rivers=(inside, outside)) == ("fail", -0.3, None)
+    assert found(first_update=(without, inside))[1:] == (
+        None, "the gate 'first update' fails by no margin of the network itself",
+    )  # fmt: skip
+    assert found(rivers=(outside,), shallow_control=(outside,))[1:] == (
+        None, "the gate 'shallow control' fails by no margin of the network itself",
+    )  # fmt: skip
 
 
 def test_a_network_that_explodes_fails_where_it_does(sick):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from depthgauge.errors import SpecificationError
 from depthgauge.record.parts import Bound, CorridorPart
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from depthgauge.record.document import Record
     from depthgauge.study.specification import Specification
 
-__all__ = ["corridor_part", "corridor_today"]
+__all__ = ["conditional_today", "corridor_part", "corridor_today"]
 
 
 def corridor_part(corridor: NamedCorridor, depth: int, dtype: str) -> CorridorPart:
@@ -42,8 +42,7 @@ def corridor_today(record: Record, specification: Specification | None) -> Corri
     elif specification.corridor is not None:
         declared = NamedCorridor.of(specification.corridor)
         own = dict(corridor_part(declared, subject.depth, subject.dtype).bounds)
-    named = {} if specification is None else specification.commission
-    origin = named.get("corridor") or str(plan.get("corridor_from") or "")
+    origin = _origin(record, specification)
     if not origin:
         return CorridorPart(name=stored.name, bounds={**stored.bounds, **own})
     try:
@@ -51,6 +50,22 @@ def corridor_today(record: Record, specification: Specification | None) -> Corri
     except SpecificationError as error:
         return str(error)
     return CorridorPart(name=today.name, bounds={**today.bounds, **own})
+
+
+def conditional_today(record: Record, specification: Specification | None) -> dict[str, str] | None:
+    """The bounds of the same corridor as a plan tells them, with those that hold elsewhere, at
+    other depths or in another precision; None where they cannot be told."""
+    origin = _origin(record, specification)
+    try:
+        return {k: str(e) for k, e in corridor_named(origin).named.items()} if origin else None
+    except SpecificationError:
+        return None
+
+
+def _origin(record: Record, specification: Specification | None) -> Any:
+    """What ``corridor_named`` finds the corridor by; ``""`` where bounds were given as numbers."""
+    named = {} if specification is None else specification.commission
+    return named.get("corridor") or str(record.provenance.plan.get("corridor_from") or "")
 
 
 def _texts(given: object) -> list[str]:

@@ -6,7 +6,6 @@ same, and then ends with the same numbers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from depthgauge.study.builders import BuilderCase
 from depthgauge.study.cases import Case, EquationCase
 from depthgauge.study.changes import Change
 from depthgauge.study.corridor import Corridor
-from depthgauge.study.corridors import Entry, NamedCorridor, corridor_of
+from depthgauge.study.corridors import NamedCorridor, corridor_of
 
 __all__ = ["DEPTHS", "RIVALS", "SHALLOW", "Plan", "planned"]
 
@@ -71,7 +70,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the numbers of the gates depend on and the subject does not say."""
-        step, bounds, own = self.step, self._bounds(), self.case.corridor
+        step, bounds, own = self.step, self.corridor.named, self.case.corridor
         given = self.case.input if isinstance(self.case, BuilderCase) else ()
         return {
             **({"input": list(given)} if given else {}),
@@ -79,7 +78,7 @@ class Plan:
             "corridor": self.corridor.name,
             "corridor_from": self.corridor.origin,
             "own": [name for name, _ in own.bounds] if own is not None else [],
-            "bounds": {name: _limits(entry) for name, entry in bounds.items()},
+            "bounds": {name: str(entry) for name, entry in bounds.items()},
             "reasons": {
                 name: "; ".join(filter(None, (entry.bound.reason, entry.bound.source)))
                 for name, entry in bounds.items()
@@ -90,22 +89,6 @@ class Plan:
             "shallow": self.shallow,
             "vary": list(self.vary) if self.vary is not None else None,
         }
-
-    def _bounds(self) -> dict[str, Entry]:
-        """The corridor's entries under their names; the second on one summary is ``NAME 2``: it
-        goes before the first where both hold."""
-        counts, found = Counter[str](), dict[str, Entry]()
-        for entry in self.corridor.entries:
-            counts[entry.name] += 1
-            number = counts[entry.name]
-            found[f"{entry.name} {number}" if number > 1 else entry.name] = entry
-        return found
-
-
-def _limits(entry: Entry) -> str:
-    """``depth 200 and more: min 0.5, max 2, warn 0.1``."""
-    where = f"{entry.where}: " if entry.where else ""
-    return f"{where}{entry.bound}, warn {entry.bound.warn:g}"
 
 
 def planned(
@@ -122,7 +105,8 @@ def planned(
     """The plan of a commission, what is not given filled in. Raises SpecificationError.
 
     ``depths``: 12, 48 and 96 by default, those above the case's own depth left out and its own put
-    in; of 12 blocks or fewer a quarter, a half and all of them; of a builder its argument ``axis``.
+    in; of 12 blocks or fewer a quarter, a half and all of them; of a builder its argument ``axis``,
+    up to what it was given.
     ``rival``: Fixup where every branch of an equation has two weight layers or more and for a
     builder, else orthogonal weights.
     """
@@ -143,6 +127,7 @@ def planned(
         usual, wanted = "fixup", tuple(sorted(set(depths or ())))
         if wanted:
             axis = axis or "depth"
+            wanted = _within(case, axis, wanted)
             case = case.changed(Change(axis, str(wanted[-1])))
             case = replace(case, name="baseline") if isinstance(case, BuilderCase) else case
         else:
@@ -169,6 +154,21 @@ def planned(
         tuple(vary) if vary is not None else None,
         axis,
     )
+
+
+def _within(case: Case, axis: str, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """The depths with the one that a builder was given beside them, which is the largest."""
+    if not isinstance(case, BuilderCase) or isinstance(case.target, Mapping):
+        return wanted
+    own = whole_number(case.arguments.get(axis))
+    if own is None:
+        return wanted
+    if wanted[-1] > own:
+        raise SpecificationError(
+            f"depths name {wanted[-1]}, and the network is given {axis}={own}; give depths up to "
+            f"its own, or commission it at the larger one"
+        )
+    return (*(d for d in wanted if d < own), own)
 
 
 def _checked(depths: Iterable[int] | None) -> tuple[int, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from depthgauge.errors import DepthgaugeError, SpecificationError
+from depthgauge.instruments.step import Step
 from depthgauge.record.folder import Stored
 from depthgauge.record.parts import CorridorPart, Gate, State, Verdict
 from depthgauge.record.running import Running
@@ -157,7 +158,8 @@ def commission(
 
     ``target`` and most of ``given`` as ``study.cases.case_of`` takes them; ``depths``, ``axis``,
     ``corridor``, ``step``, ``rival``, ``shallow`` and ``vary`` as ``study.commission.plan.planned``
-    does. ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
+    does; ``optimizer`` and ``lr`` replace each its own part of the step that is declared.
+    ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
     replace the record of another specification that stands there.
     ``stop_early``: leave the gates behind the first that fails not run, which is not passed.
     ``progress``: called with a gate's name, how many are behind, and of how many.
@@ -184,17 +186,21 @@ def commission(
 
 
 _PLANNED: Final = ("depths", "axis", "corridor", "step", "rival", "shallow", "vary")
+_STEP: Final = ("optimizer", "lr")
 
 
 def plan_of(target: Any, **given: Any) -> Plan:
     """The plan of a target, with what a specification's [commission] section says filled in."""
     own = {name: given.pop(name) for name in _PLANNED if name in given}
+    replaced = {name: given.pop(name, None) for name in _STEP}
     case = case_of(target, **given)
     declared: dict[str, Any] = {}
     if isinstance(case, EquationCase):
         one = case.specification
         declared = {**one.commission, "step": one.step}
     declared |= {name: value for name, value in own.items() if value is not None}
+    if parts := {name: value for name, value in replaced.items() if value is not None}:
+        declared["step"] = replace(declared.get("step") or Step(), **parts)
     plan = planned(case, **declared)
     _varied(plan)
     return plan
@@ -254,7 +260,8 @@ def _answered(question: Question, plan: Plan, bench: Bench) -> Gated:
 
 
 def overall(gates: Sequence[Gate]) -> Verdict:
-    """As bad as the weakest gate; the score is the smallest margin of any judgement."""
+    """As bad as the weakest gate; the score is the smallest margin of any judgement of the network
+    itself, and none where a gate fails by something else."""
     state = worst(gate.state for gate in gates)
     weakest = next(gate for gate in gates if gate.state == state)
     margins = [j.margin for gate in gates[:6] for j in gate.judgements if j.margin is not None]
@@ -262,8 +269,11 @@ def overall(gates: Sequence[Gate]) -> Verdict:
         j for gate in gates[:6] for j in gate.judgements
         if j.margin is None and (j.margin_reason or "").startswith("minus")
     ]  # fmt: skip
-    score = min(margins) if margins and not infinite else None
-    why = "a margin is minus infinity" if infinite else None
+    outside = _outside(gates[:6])
+    untold = [gate.name for gate in gates if gate.state == "fail" and gate not in outside]
+    why = f"the gate '{untold[0]}' fails by no margin of the network itself" if untold else None
+    why = "a margin is minus infinity" if infinite else why
+    score = min(margins) if margins and not why else None
     return Verdict(
         state=state,
         reason=weakest.reason,
@@ -271,3 +281,8 @@ def overall(gates: Sequence[Gate]) -> Verdict:
         score=score,
         **({"score_reason": why} if why else {}),
     )
+
+
+def _outside(gates: Sequence[Gate]) -> list[Gate]:
+    """Those with a judgement that is outside its bound by a margin."""
+    return [gate for gate in gates if any((j.margin or 0.0) < 0 for j in gate.judgements)]
