@@ -98,6 +98,47 @@ def test_what_is_alike_by_design_is_no_copy(alike: str) -> None:
     assert causes(nn.Sequential(*blocks), drawn(4, 8)) == []
 
 
+def _copied(made: Tensor) -> list[str]:
+    """What is said of three convolutions that begin with this kernel."""
+    layers = [nn.Conv1d(made.shape[1], made.shape[0], made.shape[2], padding=1) for _ in range(3)]
+    for layer in layers:
+        layer.weight.data.copy_(made)
+    return causes(nn.Sequential(*layers), drawn(2, made.shape[1], 12))
+
+
+def test_what_is_not_drawn_is_no_copy_of_a_draw() -> None:
+    identity = nn.init.dirac_(torch.empty(8, 8, 3))
+    assert _copied(identity) == []
+    assert _copied(-2 * identity) == []
+    assert _copied(torch.arange(1.0, 9).log()[:, None].expand(8, 8, 3)) == []
+    assert _copied(torch.where(drawn(8, 8, 3) > 0, 0.1, -0.1)) == []  # signs
+    (said,) = _copied(0.2 * drawn(8, 8, 3))
+    assert "3 of 3 pairs of drawn weights" in said
+    # A drawn matrix in the middle of a kernel of zeros, and one of a narrow format.
+    middle = torch.zeros(8, 8, 3)
+    middle[..., 1] = nn.init.orthogonal_(torch.empty(8, 8))
+    assert "3 of 3 pairs" in "".join(_copied(middle))
+    assert "3 of 3 pairs" in "".join(_copied((0.05 * drawn(64, 64, 3)).bfloat16().float()))
+
+
+def test_a_mamba_whose_rates_are_alike_by_design_begins_with_no_copies() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 3, "vocab_size": 64}
+
+    def said(copied: bool) -> str:
+        torch.manual_seed(0)
+        model = transformers.MambaModel(transformers.MambaConfig(**sizes))
+        layers = list(model.layers)
+        assert torch.equal(layers[0].mixer.A_log, layers[1].mixer.A_log)
+        if copied:
+            layers[1].mixer.out_proj.weight.data.copy_(layers[2].mixer.out_proj.weight.data)
+        words = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
+        return " ".join(causes(model, words))
+
+    assert "copies" not in said(copied=False)
+    assert "'layers.1.mixer.out_proj.weight' and 'layers.2.mixer.out_proj.weight'" in said(True)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_attention_without_its_factor_is_named(fused: bool) -> None:
     (said,) = causes(stack(scale=1.0, fused=fused), 2 * drawn(2, 24, 64))

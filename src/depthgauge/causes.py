@@ -34,6 +34,8 @@ _SATURATED: Final = 0.4
 _CLOSE: Final = 0.1
 #: Times ln(outputs) from which an initial loss is the head's.
 _LARGE: Final = 3.0
+#: Of how many numbers a tensor is asked whether they are different.
+_LOOKED: Final = 64
 #: Below this share of the gradient at the output, none of it reaches the states.
 BLIND: Final = 1e-4
 
@@ -84,8 +86,8 @@ def _copies(passed: Pass) -> Iterator[str]:
 
 
 def _equal(group: Sequence[tuple[str, Tensor]]) -> Iterator[list[str]]:
-    """The names of tensors that hold the same numbers, which are not all one; those whose first and
-    last number differ need no closer look."""
+    """The names of drawn tensors that hold the same numbers; those whose first and last number
+    differ need no closer look."""
     ends = _ends([x for _, x in group])
     alike: dict[tuple[float, float], list[tuple[str, Tensor]]] = defaultdict(list)
     for row, end in zip(group, ends, strict=True):
@@ -93,8 +95,20 @@ def _equal(group: Sequence[tuple[str, Tensor]]) -> Iterator[list[str]]:
     for rows in alike.values():
         _, one = rows[0]
         same = [name for name, x in rows if torch.equal(x, one)] if len(rows) > 1 else []
-        if len(same) > 1 and not bool((one == one.flatten()[0]).all()):
+        if len(same) > 1 and _drawn(one):
             yield same
+
+
+def _drawn(x: Tensor) -> bool:
+    """Whether it may have been drawn: no slice of it repeats along an axis, as in a constant and in
+    the rates of a state space, and among some of its numbers that are not zero most are different,
+    as in an identity's they are not. Few are looked at: a narrow format holds few."""
+    if any(n > 1 and bool((x == x.narrow(axis, 0, 1)).all()) for axis, n in enumerate(x.shape)):
+        return False
+    kept = x[x != 0]
+    step = max(1, kept.numel() // _LOOKED)
+    some = kept[::step][:_LOOKED]
+    return len(some.unique()) > max(1, len(some) // 2)
 
 
 def _ends(each: Sequence[Tensor]) -> list[tuple[float, float]]:
