@@ -28,7 +28,8 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal attention of 4 heads of 16 features, spelled out or as one function."""
+    """Causal attention of 4 heads of 16 features, spelled out or as one function; a scale of 0 is
+    the one that PyTorch takes by itself."""
 
     def __init__(self, scale: float, fused: bool, width: int = 64) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class Attention(nn.Module):
             layer(x).unflatten(-1, (4, 16)).transpose(1, 2) for layer in (self.q, self.k, self.v)
         )
         if self.fused:
-            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale or None)
         else:
             logits = q @ k.mT * self.scale
             later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
@@ -155,6 +156,24 @@ def test_queries_that_are_too_large_are_another_cause() -> None:
     (said,) = causes(model, drawn(2, 24, 64))
     assert "queries and keys are too large for their product" in said
     assert "missing" not in said
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("times", [4, 16])
+def test_a_factor_that_is_there_is_not_missing(fused: bool, times: int) -> None:
+    """Of queries four times as large logits have the size that they have without the factor."""
+    model = stack(scale=0.0 if fused else 0.25, fused=fused)
+    for block in model.children():
+        block.get_parameter("attention.q.weight").data.mul_(times)
+    (said,) = causes(model, drawn(2, 24, 64))
+    assert "queries and keys are too large for their product" in said
+    assert "missing" not in said
+    assert "scale" not in said
+
+
+def test_another_scale_that_is_given_is_named() -> None:
+    (said,) = causes(stack(scale=2.0, fused=True), drawn(2, 24, 64))
+    assert "its scale was given as 2, and 1/sqrt(16) is 0.25" in said
 
 
 def test_a_norm_over_positions_is_named_with_what_it_leaks() -> None:

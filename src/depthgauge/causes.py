@@ -20,7 +20,9 @@ from depthgauge.errors import DepthgaugeError
 from depthgauge.instruments.hessian import duplicate
 from depthgauge.trace.batches import call, mapped, tensors
 from depthgauge.trace.forward import quiet
-from depthgauge.trace.graph import Value
+from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.logits import logits
+from depthgauge.trace.roles import Roles
 
 if TYPE_CHECKING:
     from depthgauge.trace.readings import Readings
@@ -239,14 +241,20 @@ def _saturated(passed: Pass, readings: Readings) -> Iterator[str]:
         f"have a standard deviation of {std:.3g}, the largest probability is {largest:.2g} in the "
         f"mean, the entropy {entropy:.2g} of what is possible"
     )
+    yield f"{said}; {_too_sharp(graph, index, std)}"
+
+
+def _too_sharp(graph: Graph, index: int, std: float) -> str:
+    """Whether the number in front of the products is missing or is another one than 1/sqrt(d), as
+    the graph has it, or queries and keys are too large."""
     head = _head_size(graph.values, graph.values[index])
-    if head and abs(std / math.sqrt(head) - 1) < 3 * _CLOSE:
-        said += (
-            f"; that is sqrt({head}), the features of a head: the factor 1/sqrt({head}) is missing"
-        )
-    else:
-        said += "; queries and keys are too large for their product"
-    yield said
+    number = logits(Roles(graph), {}, [index]).number
+    if head and abs(std / math.sqrt(head) - 1) < 3 * _CLOSE and abs(number - 1) < _CLOSE:
+        return f"that is sqrt({head}), the features of a head: the factor 1/sqrt({head}) is missing"
+    fused = graph.values[index].name == "scaled_dot_product_attention"
+    if fused and head and number * math.sqrt(head) > 1 + 3 * _CLOSE:
+        return f"its scale was given as {number:.3g}, and 1/sqrt({head}) is {head**-0.5:.3g}"
+    return "queries and keys are too large for their product"
 
 
 def _head_size(values: Sequence[Value], value: Value) -> int:
