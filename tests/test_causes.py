@@ -181,7 +181,57 @@ def test_a_norm_over_positions_is_named_with_what_it_leaks() -> None:
     (said,) = causes(stack(normed=(16, 64)), batch)
     assert "3 norms are over positions and channels together ('0.norm', (16, 64))" in said
     assert "the last position changes the outputs before it by" in said
+    assert "without these norms' statistics it does not" in said
     assert causes(stack(), batch) == []
+
+
+def test_where_attention_sees_all_positions_a_norm_over_them_is_no_fault_of_cause() -> None:
+    (said,) = causes(stack(normed=(16, 64), fused=True), drawn(2, 16, 64))
+    assert said.endswith("each depends on all others: normalise the last axis alone")
+
+
+class Convolved(nn.Module):
+    """Of (batch, channels, time), with linear layers on channels in between if ``turned``."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.turned, self.norm = turned, nn.LayerNorm([24, 24])
+        self.into, self.out = nn.Conv1d(24, 24, 3, padding=1), nn.Conv1d(24, 24, 3, padding=1)
+        self.channels = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.into(self.norm(x)).relu()
+        if self.turned:
+            y = self.channels(y.transpose(1, 2)).transpose(1, 2)
+        out: Tensor = x + self.out(y)
+        return out
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_norm_over_channels_and_time_of_convolutions_is_left_alone(turned: bool) -> None:
+    torch.manual_seed(0)
+    blocks = [Convolved(turned) for _ in range(3)]
+    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(24, 10))
+    assert causes(model, drawn(2, 24, 24)) == []
+
+
+def test_a_norm_over_positions_next_to_attention_or_behind_an_embedding_is_named() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm = nn.Embedding(50, 32), nn.LayerNorm([6, 32])
+            self.layer = nn.MultiheadAttention(32, 4, batch_first=True)
+
+        def forward(self, words: Tensor) -> Tensor:
+            x = self.norm(self.table(words))
+            out: Tensor = x + self.layer(x, x, x, need_weights=False)[0]
+            return out
+
+    torch.manual_seed(0)
+    words = torch.randint(0, 50, (2, 6), generator=torch.Generator().manual_seed(0))
+    (said,) = causes(Embedded(), words)
+    assert "1 norms are over positions and channels together ('norm', (6, 32))" in said
+    assert "changes the outputs" not in said
 
 
 class Language(nn.Module):

@@ -17,9 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError
-from depthgauge.instruments.hessian import duplicate
-from depthgauge.trace.batches import call, mapped, tensors
-from depthgauge.trace.forward import quiet
+from depthgauge.positions import mixed
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.logits import logits
 from depthgauge.trace.roles import Roles
@@ -47,7 +45,7 @@ def causes(model: nn.Module, batch: Any, passed: Pass, readings: Readings) -> li
     return [
         *_copies(passed),
         *_kernels(passed),
-        *_mixed(model, batch, passed),
+        *mixed(model, batch, passed.graph),
         *_saturated(passed, readings),
         *_head(passed, readings),
     ]
@@ -110,7 +108,7 @@ def _drawn(x: Tensor) -> bool:
     kept = x[x != 0]
     step = max(1, kept.numel() // _LOOKED)
     some = kept[::step][:_LOOKED]
-    return len(some.unique()) > max(1, len(some) // 2)
+    return len(set(some.tolist())) > max(1, len(some) // 2)
 
 
 def _ends(each: Sequence[Tensor]) -> list[tuple[float, float]]:
@@ -164,64 +162,6 @@ def _contracted(values: Sequence[Value], value: Value) -> Iterator[tuple[str, tu
             out = [sizes[axis] for axis in term if axis in right and axis not in others]
             if into and out:
                 yield values[i].path, (math.prod(into), math.prod(out))
-
-
-# ------------------------------------------------------------------------------- positions
-
-
-def _mixed(model: nn.Module, batch: Any, passed: Pass) -> Iterator[str]:
-    """A norm whose statistics are over positions and channels together."""
-    graph = passed.graph
-    found = [
-        value
-        for value in graph.values
-        if value.name in ("layer_norm", "rms_norm")
-        and len(value.shape) == 3
-        and isinstance(sizes := _second(value), Sequence)
-        and len(sizes) > 1
-    ]
-    if not found:
-        return
-    path = graph.calls[found[0].call].path or "the model"
-    said = (
-        f"norm axis: {len(found)} norms are over positions and channels together ('{path}', "
-        f"{tuple(found[0].shape[1:])}), so that positions keep their own sizes and each depends on "
-        f"all others"
-    )
-    leak = _leak(model, batch)
-    if leak > 0:
-        said += (
-            f"; the last position changes the outputs before it by {100 * leak:.2g} per cent, "
-            f"which a causal model must not"
-        )
-    yield f"{said}: normalise the last axis alone"
-
-
-def _second(value: Value) -> Any:
-    return value.options.get("normalized_shape", value.args[1] if len(value.args) > 1 else ())
-
-
-def _leak(model: nn.Module, batch: Any) -> float:
-    """How much outputs at earlier positions change with the last position, relative to them; 0
-    where that cannot be asked."""
-
-    def changed(x: Tensor) -> Tensor:
-        other = x.clone()
-        if x.dim() > 1 and x.shape[1] > 1:
-            other[:, -1] = -x[:, -1] if x.is_floating_point() else x[:, 0]
-        return other
-
-    try:
-        with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
-            copied = duplicate(model).eval()
-            pair = [call(copied, given) for given in (batch, mapped(batch, changed))]
-    except Exception:  # a model that takes no other batch
-        return 0.0
-    (a, b) = ([t for _, t in tensors(out) if t.is_floating_point() and t.dim() > 2] for out in pair)
-    if not a or not b:
-        return 0.0
-    before, after = a[0][:, :-1], b[0][:, :-1]
-    return float((after - before).double().norm() / before.double().norm().clamp_min(1e-30))
 
 
 # ------------------------------------------------------------------------------- attention
