@@ -200,10 +200,10 @@ class Convolved(nn.Module):
         self.channels = nn.Linear(24, 24)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.into(self.norm(x)).relu()
+        y = self.norm(x)
         if self.turned:
             y = self.channels(y.transpose(1, 2)).transpose(1, 2)
-        out: Tensor = x + self.out(y)
+        out: Tensor = x + self.out(self.into(y).relu())
         return out
 
 
