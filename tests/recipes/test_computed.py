@@ -88,6 +88,14 @@ NETWORKS: dict[str, tuple[float, tuple[float, float], str, str]] = {
     "twice": (EXACT, (SAMPLED, SAMPLED), "formula", "6 of 6 .*activation's gain counts twice"),
     "of the root mean square": (2**0.5, (1, 1), "formula", "gain of the root mean square, 1.4142"),
     "behind one alone": (1, (1, SAMPLED), "formula", "0 of 3 .*: the activation's gain is missing"),
+    "of another size": (1, (1.6, 1.6), "formula", "the activation's gain is 1.6000, not 1.7129"),
+    "of another size inside": (1, (SAMPLED, 1.6), "formula", "'1.b.weight' it is 1.6000, not 1.71"),
+    "of the root mean square behind": (
+        1,
+        (2**0.5, 2**0.5),
+        "formula",
+        "1.4142, not 1.7129: that of the root mean square",
+    ),
     "with the mean": (EXACT, (1, 1), "without the mean", "rows whose mean is not taken off"),
     "a number alone": (EXACT, (1, 1), "none", "of 6 weights of branches: (std|rows)"),
 }
@@ -106,6 +114,15 @@ def test_standardised_in_forward(
     assert not layout(model, batch).norms
     assert not any("at the start alone" in f.said for f in found.findings)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("gain", [2**0.5, 1.6, 2.0])
+def test_a_wrong_gain_behind_activations_is_not_called_a_missing_one(gain: float) -> None:
+    words = said(audit(*network(1, (gain, gain)), "nfnet"))
+    assert "0 of 3 layers behind an activation that its gain multiplies: in front of" in words
+    assert words.count(f"{gain:.4f}, not 1.7129") == 2
+    assert "missing" not in words
+    assert "weights of branches" not in words
 
 
 def test_what_is_standardised_already_is_not_standardised_again() -> None:
