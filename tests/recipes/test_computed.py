@@ -138,6 +138,17 @@ def test_what_is_standardised_already_is_not_standardised_again() -> None:
 # ------------------------------------------------------------------------- spectral norms
 
 
+SIZES: dict[str, Callable[[Tensor], Tensor]] = {
+    "norm": lambda w: torch.linalg.matrix_norm(w, 2),
+    "length": lambda w: torch.linalg.matrix_norm(w, "fro"),
+    "first of svdvals": lambda w: torch.linalg.svdvals(w)[0],
+    "first of svd": lambda w: torch.linalg.svd(w)[1][0],
+    "first of torch.svd": lambda w: torch.svd(w).S[0],
+    "last of svdvals": lambda w: torch.linalg.svdvals(w)[-1],
+    "root of eigvalsh": lambda w: torch.linalg.eigvalsh(w @ w.mT)[-1].sqrt(),
+}
+
+
 class Divided(nn.Linear):
     """A weight over its spectral norm (or its whole length), times a learned number."""
 
@@ -146,8 +157,7 @@ class Divided(nn.Linear):
         self.gamma, self.form = nn.Parameter(torch.tensor(gamma)), form
 
     def forward(self, x: Tensor) -> Tensor:
-        size = torch.linalg.matrix_norm(self.weight, 2 if self.form != "length" else "fro")
-        weight = self.gamma * self.weight / size
+        weight = self.gamma * self.weight / SIZES.get(self.form, SIZES["norm"])(self.weight)
         return F.linear(x, weight + 0.1 if self.form == "moved" else weight, self.bias)
 
 
@@ -163,6 +173,9 @@ def divided(gamma: float, form: str = "") -> tuple[nn.Module, Tensor]:
         (1.0, "", ""),
         (2.0, "", "0 of 3 learned numbers gamma that begin at 1: that of '0.weight' is 2"),
         (1.0, "length", "0 of 3 weights whose spectral norm is gamma: '0.weight' has"),
+        *[(1.0, form, "") for form in SIZES if form not in ("length", "last of svdvals")],
+        (2.0, "first of svdvals", "0 of 3 learned numbers gamma that begin at 1"),
+        (1.0, "last of svdvals", "0 of 3 weights whose spectral norm is gamma: '0.weight' has"),
         (1.0, "moved", "0 of 3 weights divided by their spectral norm"),
     ],
 )
