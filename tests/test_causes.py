@@ -28,7 +28,8 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal attention of 4 heads of 16 features, spelled out or as one function."""
+    """Causal attention of 4 heads of 16 features, spelled out or as one function; a scale of 0 is
+    the one that PyTorch takes by itself."""
 
     def __init__(self, scale: float, fused: bool, width: int = 64) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class Attention(nn.Module):
             layer(x).unflatten(-1, (4, 16)).transpose(1, 2) for layer in (self.q, self.k, self.v)
         )
         if self.fused:
-            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale or None)
         else:
             logits = q @ k.mT * self.scale
             later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
@@ -98,6 +99,47 @@ def test_what_is_alike_by_design_is_no_copy(alike: str) -> None:
     assert causes(nn.Sequential(*blocks), drawn(4, 8)) == []
 
 
+def _copied(made: Tensor) -> list[str]:
+    """What is said of three convolutions that begin with this kernel."""
+    layers = [nn.Conv1d(made.shape[1], made.shape[0], made.shape[2], padding=1) for _ in range(3)]
+    for layer in layers:
+        layer.weight.data.copy_(made)
+    return causes(nn.Sequential(*layers), drawn(2, made.shape[1], 12))
+
+
+def test_what_is_not_drawn_is_no_copy_of_a_draw() -> None:
+    identity = nn.init.dirac_(torch.empty(8, 8, 3))
+    assert _copied(identity) == []
+    assert _copied(-2 * identity) == []
+    assert _copied(torch.arange(1.0, 9).log()[:, None].expand(8, 8, 3)) == []
+    assert _copied(torch.where(drawn(8, 8, 3) > 0, 0.1, -0.1)) == []  # signs
+    (said,) = _copied(0.2 * drawn(8, 8, 3))
+    assert "3 of 3 pairs of drawn weights" in said
+    # A drawn matrix in the middle of a kernel of zeros, and one of a narrow format.
+    middle = torch.zeros(8, 8, 3)
+    middle[..., 1] = nn.init.orthogonal_(torch.empty(8, 8))
+    assert "3 of 3 pairs" in "".join(_copied(middle))
+    assert "3 of 3 pairs" in "".join(_copied((0.05 * drawn(64, 64, 3)).bfloat16().float()))
+
+
+def test_a_mamba_whose_rates_are_alike_by_design_begins_with_no_copies() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 3, "vocab_size": 64}
+
+    def said(copied: bool) -> str:
+        torch.manual_seed(0)
+        model = transformers.MambaModel(transformers.MambaConfig(**sizes))
+        layers = list(model.layers)
+        assert torch.equal(layers[0].mixer.A_log, layers[1].mixer.A_log)
+        if copied:
+            layers[1].mixer.out_proj.weight.data.copy_(layers[2].mixer.out_proj.weight.data)
+        words = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
+        return " ".join(causes(model, words))
+
+    assert "copies" not in said(copied=False)
+    assert "'layers.1.mixer.out_proj.weight' and 'layers.2.mixer.out_proj.weight'" in said(True)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_attention_without_its_factor_is_named(fused: bool) -> None:
     (said,) = causes(stack(scale=1.0, fused=fused), 2 * drawn(2, 24, 64))
@@ -116,12 +158,80 @@ def test_queries_that_are_too_large_are_another_cause() -> None:
     assert "missing" not in said
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("times", [4, 16])
+def test_a_factor_that_is_there_is_not_missing(fused: bool, times: int) -> None:
+    """Of queries four times as large logits have the size that they have without the factor."""
+    model = stack(scale=0.0 if fused else 0.25, fused=fused)
+    for block in model.children():
+        block.get_parameter("attention.q.weight").data.mul_(times)
+    (said,) = causes(model, drawn(2, 24, 64))
+    assert "queries and keys are too large for their product" in said
+    assert "missing" not in said
+    assert "scale" not in said
+
+
+def test_another_scale_that_is_given_is_named() -> None:
+    (said,) = causes(stack(scale=2.0, fused=True), drawn(2, 24, 64))
+    assert "its scale was given as 2, and 1/sqrt(16) is 0.25" in said
+
+
 def test_a_norm_over_positions_is_named_with_what_it_leaks() -> None:
     batch = drawn(2, 16, 64) * torch.linspace(0.1, 1.7, 16)[:, None]
     (said,) = causes(stack(normed=(16, 64)), batch)
     assert "3 norms are over positions and channels together ('0.norm', (16, 64))" in said
     assert "the last position changes the outputs before it by" in said
+    assert "without these norms' statistics it does not" in said
     assert causes(stack(), batch) == []
+
+
+def test_where_attention_sees_all_positions_a_norm_over_them_is_no_fault_of_cause() -> None:
+    (said,) = causes(stack(normed=(16, 64), fused=True), drawn(2, 16, 64))
+    assert said.endswith("each depends on all others: normalise the last axis alone")
+
+
+class Convolved(nn.Module):
+    """Of (batch, channels, time), with linear layers on channels in between if ``turned``."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.turned, self.norm = turned, nn.LayerNorm([24, 24])
+        self.into, self.out = nn.Conv1d(24, 24, 3, padding=1), nn.Conv1d(24, 24, 3, padding=1)
+        self.channels = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        if self.turned:
+            y = self.channels(y.transpose(1, 2)).transpose(1, 2)
+        out: Tensor = x + self.out(self.into(y).relu())
+        return out
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_norm_over_channels_and_time_of_convolutions_is_left_alone(turned: bool) -> None:
+    torch.manual_seed(0)
+    blocks = [Convolved(turned) for _ in range(3)]
+    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(24, 10))
+    assert causes(model, drawn(2, 24, 24)) == []
+
+
+def test_a_norm_over_positions_next_to_attention_or_behind_an_embedding_is_named() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm = nn.Embedding(50, 32), nn.LayerNorm([6, 32])
+            self.layer = nn.MultiheadAttention(32, 4, batch_first=True)
+
+        def forward(self, words: Tensor) -> Tensor:
+            x = self.norm(self.table(words))
+            out: Tensor = x + self.layer(x, x, x, need_weights=False)[0]
+            return out
+
+    torch.manual_seed(0)
+    words = torch.randint(0, 50, (2, 6), generator=torch.Generator().manual_seed(0))
+    (said,) = causes(Embedded(), words)
+    assert "1 norms are over positions and channels together ('norm', (6, 32))" in said
+    assert "changes the outputs" not in said
 
 
 class Language(nn.Module):

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError
-from depthgauge.instruments.hessian import duplicate
-from depthgauge.trace.batches import call, mapped, tensors
-from depthgauge.trace.forward import quiet
-from depthgauge.trace.graph import Value
+from depthgauge.positions import mixed
+from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.logits import logits
+from depthgauge.trace.roles import Roles
 
 if TYPE_CHECKING:
     from depthgauge.trace.readings import Readings
@@ -34,6 +34,8 @@ _SATURATED: Final = 0.4
 _CLOSE: Final = 0.1
 #: Times ln(outputs) from which an initial loss is the head's.
 _LARGE: Final = 3.0
+#: Of how many numbers a tensor is asked whether they are different.
+_LOOKED: Final = 64
 #: Below this share of the gradient at the output, none of it reaches the states.
 BLIND: Final = 1e-4
 
@@ -43,7 +45,7 @@ def causes(model: nn.Module, batch: Any, passed: Pass, readings: Readings) -> li
     return [
         *_copies(passed),
         *_kernels(passed),
-        *_mixed(model, batch, passed),
+        *mixed(model, batch, passed.graph),
         *_saturated(passed, readings),
         *_head(passed, readings),
     ]
@@ -84,8 +86,8 @@ def _copies(passed: Pass) -> Iterator[str]:
 
 
 def _equal(group: Sequence[tuple[str, Tensor]]) -> Iterator[list[str]]:
-    """The names of tensors that hold the same numbers, which are not all one; those whose first and
-    last number differ need no closer look."""
+    """The names of drawn tensors that hold the same numbers; those whose first and last number
+    differ need no closer look."""
     ends = _ends([x for _, x in group])
     alike: dict[tuple[float, float], list[tuple[str, Tensor]]] = defaultdict(list)
     for row, end in zip(group, ends, strict=True):
@@ -93,8 +95,20 @@ def _equal(group: Sequence[tuple[str, Tensor]]) -> Iterator[list[str]]:
     for rows in alike.values():
         _, one = rows[0]
         same = [name for name, x in rows if torch.equal(x, one)] if len(rows) > 1 else []
-        if len(same) > 1 and not bool((one == one.flatten()[0]).all()):
+        if len(same) > 1 and _drawn(one):
             yield same
+
+
+def _drawn(x: Tensor) -> bool:
+    """Whether it may have been drawn: no slice of it repeats along an axis, as in a constant and in
+    the rates of a state space, and among some of its numbers that are not zero most are different,
+    as in an identity's they are not. Few are looked at: a narrow format holds few."""
+    if any(n > 1 and bool((x == x.narrow(axis, 0, 1)).all()) for axis, n in enumerate(x.shape)):
+        return False
+    kept = x[x != 0]
+    step = max(1, kept.numel() // _LOOKED)
+    some = kept[::step][:_LOOKED]
+    return len(set(some.tolist())) > max(1, len(some) // 2)
 
 
 def _ends(each: Sequence[Tensor]) -> list[tuple[float, float]]:
@@ -150,64 +164,6 @@ def _contracted(values: Sequence[Value], value: Value) -> Iterator[tuple[str, tu
                 yield values[i].path, (math.prod(into), math.prod(out))
 
 
-# ------------------------------------------------------------------------------- positions
-
-
-def _mixed(model: nn.Module, batch: Any, passed: Pass) -> Iterator[str]:
-    """A norm whose statistics are over positions and channels together."""
-    graph = passed.graph
-    found = [
-        value
-        for value in graph.values
-        if value.name in ("layer_norm", "rms_norm")
-        and len(value.shape) == 3
-        and isinstance(sizes := _second(value), Sequence)
-        and len(sizes) > 1
-    ]
-    if not found:
-        return
-    path = graph.calls[found[0].call].path or "the model"
-    said = (
-        f"norm axis: {len(found)} norms are over positions and channels together ('{path}', "
-        f"{tuple(found[0].shape[1:])}), so that positions keep their own sizes and each depends on "
-        f"all others"
-    )
-    leak = _leak(model, batch)
-    if leak > 0:
-        said += (
-            f"; the last position changes the outputs before it by {100 * leak:.2g} per cent, "
-            f"which a causal model must not"
-        )
-    yield f"{said}: normalise the last axis alone"
-
-
-def _second(value: Value) -> Any:
-    return value.options.get("normalized_shape", value.args[1] if len(value.args) > 1 else ())
-
-
-def _leak(model: nn.Module, batch: Any) -> float:
-    """How much outputs at earlier positions change with the last position, relative to them; 0
-    where that cannot be asked."""
-
-    def changed(x: Tensor) -> Tensor:
-        other = x.clone()
-        if x.dim() > 1 and x.shape[1] > 1:
-            other[:, -1] = -x[:, -1] if x.is_floating_point() else x[:, 0]
-        return other
-
-    try:
-        with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
-            copied = duplicate(model).eval()
-            pair = [call(copied, given) for given in (batch, mapped(batch, changed))]
-    except Exception:  # a model that takes no other batch
-        return 0.0
-    (a, b) = ([t for _, t in tensors(out) if t.is_floating_point() and t.dim() > 2] for out in pair)
-    if not a or not b:
-        return 0.0
-    before, after = a[0][:, :-1], b[0][:, :-1]
-    return float((after - before).double().norm() / before.double().norm().clamp_min(1e-30))
-
-
 # ------------------------------------------------------------------------------- attention
 
 
@@ -225,14 +181,20 @@ def _saturated(passed: Pass, readings: Readings) -> Iterator[str]:
         f"have a standard deviation of {std:.3g}, the largest probability is {largest:.2g} in the "
         f"mean, the entropy {entropy:.2g} of what is possible"
     )
+    yield f"{said}; {_too_sharp(graph, index, std)}"
+
+
+def _too_sharp(graph: Graph, index: int, std: float) -> str:
+    """Whether the number in front of the products is missing or is another one than 1/sqrt(d), as
+    the graph has it, or queries and keys are too large."""
     head = _head_size(graph.values, graph.values[index])
-    if head and abs(std / math.sqrt(head) - 1) < 3 * _CLOSE:
-        said += (
-            f"; that is sqrt({head}), the features of a head: the factor 1/sqrt({head}) is missing"
-        )
-    else:
-        said += "; queries and keys are too large for their product"
-    yield said
+    number = logits(Roles(graph), {}, [index]).number
+    if head and abs(std / math.sqrt(head) - 1) < 3 * _CLOSE and abs(number - 1) < _CLOSE:
+        return f"that is sqrt({head}), the features of a head: the factor 1/sqrt({head}) is missing"
+    fused = graph.values[index].name == "scaled_dot_product_attention"
+    if fused and head and number * math.sqrt(head) > 1 + 3 * _CLOSE:
+        return f"its scale was given as {number:.3g}, and 1/sqrt({head}) is {head**-0.5:.3g}"
+    return "queries and keys are too large for their product"
 
 
 def _head_size(values: Sequence[Value], value: Value) -> int:

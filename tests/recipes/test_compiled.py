@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
+from types import MethodType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from depthgauge.errors import NetworkError
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.guess import guess
@@ -144,3 +147,80 @@ def test_a_model_without_wrappers_is_itself() -> None:
     bare: Any = uncompiled(wrapped)
     assert bare is not wrapped
     assert (bare[0], bare[1]) == (model, inner)
+
+
+def _compiled(module: nn.Module) -> None:
+    module.forward = torch.compile(module.forward, backend="eager")
+
+
+def _closed(module: nn.Module) -> None:
+    forward = module.forward
+    module.forward = lambda x: forward(x)
+
+
+def _bound(module: nn.Module) -> None:
+    """A method put on the module is copied with it."""
+    module.forward = MethodType(type(module).forward, module)
+
+
+@pytest.mark.parametrize("recipe", ["fixup", "deepnorm", "layernorm-scaling", "sub-ln"])
+@pytest.mark.parametrize("put", [_compiled, _bound])
+def test_a_forward_that_is_replaced_on_a_block(
+    put: Callable[[nn.Module], None], recipe: str
+) -> None:
+    """Of a compiled one the copy has its own; one that holds the block would run the original's."""
+    torch.manual_seed(0)
+    model, batch = chain(), torch.randn(4, WIDTH)
+    put(model.get_submodule("1"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    applied = apply(model, batch, recipe).model
+    assert audit(applied, batch, recipe).holds
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with torch.no_grad():  # nothing of the copy is the original's
+        for p in model.parameters():
+            p.fill_(math.nan)
+        assert bool(applied(batch).isfinite().all())
+    model = chain()
+    _closed(model.get_submodule("1"))
+    words = "the forward of '1' was replaced on the module itself by a function that holds the"
+    with pytest.raises(NetworkError, match=words):
+        apply(model, batch, recipe)
+    model = chain()
+    _closed(model.get_submodule("1.up"))
+    _compiled(model.get_submodule("1.up"))  # what is inside is the closure
+    with pytest.raises(NetworkError, match=r"the forward of '1\.up' was replaced"):
+        apply(model, batch, recipe)
+
+
+def test_a_replaced_forward_of_the_model_itself() -> None:
+    torch.manual_seed(0)
+    model, batch = chain(), torch.randn(4, WIDTH)
+    _compiled(model)
+    assert audit(apply(model, batch, "fixup").model, batch, "fixup").holds
+    _closed(model)
+    with pytest.raises(NetworkError, match="the forward of the model was replaced"):
+        apply(model, batch, "fixup")
+
+
+class Listless(nn.Module):
+    """A norm that is held where the model does not register it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.hidden = [nn.LayerNorm(WIDTH)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.down(self.up(self.hidden[0](x)).relu())
+        return out
+
+
+@pytest.mark.parametrize("recipe", ["fixup", "deepnorm", "layernorm-scaling"])
+def test_a_norm_that_no_module_registers_is_left(recipe: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Listless() for _ in range(3)), nn.Linear(WIDTH, 3))
+    applied = apply(model, torch.randn(4, WIDTH), recipe)
+    if recipe == "layernorm-scaling":  # whose number goes around the layer behind the norm
+        assert not applied.left
+    else:
+        assert any("the norm in '0.<LayerNorm>' is no module of its own" in s for s in applied.left)

@@ -88,6 +88,14 @@ NETWORKS: dict[str, tuple[float, tuple[float, float], str, str]] = {
     "twice": (EXACT, (SAMPLED, SAMPLED), "formula", "6 of 6 .*activation's gain counts twice"),
     "of the root mean square": (2**0.5, (1, 1), "formula", "gain of the root mean square, 1.4142"),
     "behind one alone": (1, (1, SAMPLED), "formula", "0 of 3 .*: the activation's gain is missing"),
+    "of another size": (1, (1.6, 1.6), "formula", "the activation's gain is 1.6000, not 1.7129"),
+    "of another size inside": (1, (SAMPLED, 1.6), "formula", "'1.b.weight' it is 1.6000, not 1.71"),
+    "of the root mean square behind": (
+        1,
+        (2**0.5, 2**0.5),
+        "formula",
+        "1.4142, not 1.7129: that of the root mean square",
+    ),
     "with the mean": (EXACT, (1, 1), "without the mean", "rows whose mean is not taken off"),
     "a number alone": (EXACT, (1, 1), "none", "of 6 weights of branches: (std|rows)"),
 }
@@ -108,6 +116,15 @@ def test_standardised_in_forward(
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("gain", [2**0.5, 1.6, 2.0])
+def test_a_wrong_gain_behind_activations_is_not_called_a_missing_one(gain: float) -> None:
+    words = said(audit(*network(1, (gain, gain)), "nfnet"))
+    assert "0 of 3 layers behind an activation that its gain multiplies: in front of" in words
+    assert words.count(f"{gain:.4f}, not 1.7129") == 2
+    assert "missing" not in words
+    assert "weights of branches" not in words
+
+
 def test_what_is_standardised_already_is_not_standardised_again() -> None:
     model, batch = network(EXACT)
     with torch.no_grad():
@@ -121,6 +138,17 @@ def test_what_is_standardised_already_is_not_standardised_again() -> None:
 # ------------------------------------------------------------------------- spectral norms
 
 
+SIZES: dict[str, Callable[[Tensor], Tensor]] = {
+    "norm": lambda w: torch.linalg.matrix_norm(w, 2),
+    "length": lambda w: torch.linalg.matrix_norm(w, "fro"),
+    "first of svdvals": lambda w: torch.linalg.svdvals(w)[0],
+    "first of svd": lambda w: torch.linalg.svd(w)[1][0],
+    "first of torch.svd": lambda w: torch.svd(w).S[0],
+    "last of svdvals": lambda w: torch.linalg.svdvals(w)[-1],
+    "root of eigvalsh": lambda w: torch.linalg.eigvalsh(w @ w.mT)[-1].sqrt(),
+}
+
+
 class Divided(nn.Linear):
     """A weight over its spectral norm (or its whole length), times a learned number."""
 
@@ -129,8 +157,7 @@ class Divided(nn.Linear):
         self.gamma, self.form = nn.Parameter(torch.tensor(gamma)), form
 
     def forward(self, x: Tensor) -> Tensor:
-        size = torch.linalg.matrix_norm(self.weight, 2 if self.form != "length" else "fro")
-        weight = self.gamma * self.weight / size
+        weight = self.gamma * self.weight / SIZES.get(self.form, SIZES["norm"])(self.weight)
         return F.linear(x, weight + 0.1 if self.form == "moved" else weight, self.bias)
 
 
@@ -146,6 +173,9 @@ def divided(gamma: float, form: str = "") -> tuple[nn.Module, Tensor]:
         (1.0, "", ""),
         (2.0, "", "0 of 3 learned numbers gamma that begin at 1: that of '0.weight' is 2"),
         (1.0, "length", "0 of 3 weights whose spectral norm is gamma: '0.weight' has"),
+        *[(1.0, form, "") for form in SIZES if form not in ("length", "last of svdvals")],
+        (2.0, "first of svdvals", "0 of 3 learned numbers gamma that begin at 1"),
+        (1.0, "last of svdvals", "0 of 3 weights whose spectral norm is gamma: '0.weight' has"),
         (1.0, "moved", "0 of 3 weights divided by their spectral norm"),
     ],
 )

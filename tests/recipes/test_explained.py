@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.network.spec import Network
+from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rewritten import rewritten
 from tests.recipes.contract import said
+from tests.recipes.models import gpt2
 
 BATCH = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
 
@@ -45,6 +47,32 @@ def test_one_weight_has_no_count_of_the_depth() -> None:
     every = words("fixup", lambda model: [w.mul_(12**0.5 / 2) for w in weights(model, "W1")])
     assert "12 of 12 inner weights of branches" in every
     assert "L = 4: counted in a part of the network" in every
+
+
+@pytest.mark.parametrize("layers", [3, 4, 6])
+@pytest.mark.parametrize("place", ["attn", "mlp"])
+def test_one_projection_of_another_size_is_no_count_of_layers(layers: int, place: str) -> None:
+    """The root of 2 between N and 2N is the same at every depth."""
+
+    def of(times: float, odd: Callable[[str], bool]) -> str:
+        model, batch = gpt2(n_layer=layers)
+        model = apply(model, batch, "gpt2").model
+        assert audit(model, batch, "gpt2").holds
+        for name, p in model.named_parameters():
+            if name.endswith("c_proj.weight") and odd(name):
+                p.data.mul_(times)
+        return said(audit(model, batch, "gpt2"))
+
+    one = of(1.45, lambda name: f"h.1.{place}" in name)
+    assert f"1 of {2 * layers} residual projections: std " in one
+    assert f"'transformer.h.1.{place}.c_proj.weight'" in one
+    assert "counted" not in one
+    assert "counted" not in of(2**0.5, lambda name: place in name and "h.0." not in name)
+    counted = f"N = {layers} layers were counted, not 2N = {2 * layers} additions"
+    place_by_place = of(2**0.5, lambda name: place in name)
+    assert f"{layers} of {2 * layers} residual projections" in place_by_place
+    assert counted in place_by_place
+    assert counted in of(2**0.5, lambda name: True)
 
 
 def test_a_layer_that_was_left_at_pytorchs_default_is_one_by_itself() -> None:

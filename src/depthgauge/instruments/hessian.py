@@ -29,6 +29,7 @@ from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.subject import Run
 from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.batches import mapped
+from depthgauge.trace.replaced import restored
 
 __all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "nodes_of", "trainable"]
 
@@ -72,15 +73,19 @@ def _parts(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def duplicate(model: nn.Module) -> nn.Module:
-    """A copy that shares nothing with the model. Raises NetworkError where there can be none."""
+    """A copy that shares nothing with the model; of a forward that was compiled on a module the
+    copy has what is inside, of its own. Raises NetworkError where there can be none."""
     try:
-        return copy.deepcopy(model)
+        copied = copy.deepcopy(model)
     except Exception as error:
         line = str(error).strip().partition("\n")[0]
         raise NetworkError(
             f"the model cannot be copied ({type(error).__name__}: {line}), so it cannot be moved "
             f"without touching it; make it work with copy.deepcopy"
         ) from error
+    for one, other in zip(model.modules(), copied.modules(), strict=False):
+        restored(one, other)
+    return copied
 
 
 def converted(model: nn.Module, batch: Any, kind: torch.dtype) -> tuple[nn.Module, Any]:

@@ -28,6 +28,7 @@ from depthgauge.recipes.wrappers import Scaled, Shifted
 from depthgauge.trace.admission import uncompiled
 from depthgauge.trace.counted import Layout
 from depthgauge.trace.layout import layout
+from depthgauge.trace.replaced import holds
 
 __all__ = ["Applied", "apply"]
 
@@ -70,20 +71,22 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     an argument of another kind, ModelError.
     """
     rules, seed = recipe_of(recipe), seed_of(seed)
-    copied = duplicate(uncompiled(model))
+    given = uncompiled(model)
+    copied = duplicate(given)
+    _its_own({*model.modules(), *given.modules()}, copied)
     found = layout(copied, batch)
     rules = rules.on(copied, batch, found)
     plan = rules.plan(found)
     bare = tuple(dict.fromkeys(weight.owner for weight in plan.biased if not weight.bias))
-    given = [path for path in bare if _given_bias(copied.get_submodule(path))]
+    biased = [path for path in bare if _given_bias(copied.get_submodule(path))]
     moved = _moved(copied, found, plan)
-    if given or moved:
+    if biased or moved:
         found, plan = _again(rules, copied, batch)
     work = Work(copied, headed(found, plan), plan)
-    work.changes += [f"{len(given)} layers with a bias put in"] if given else []
+    work.changes += [f"{len(biased)} layers with a bias put in"] if biased else []
     work.changes += [f"norms moved in {moved} of PyTorch's layers"] if moved else []
     work.left += [f"'{path}' has no bias, and none can be put in" for path in bare
-                  if path not in given]  # fmt: skip
+                  if path not in biased]  # fmt: skip
     draw(work, seed)
     put_forms(work)
     if rules.after is not None:
@@ -102,6 +105,23 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     return Applied(
         work.model, tuple(work.changes), tuple(scalars), tuple(dict.fromkeys(work.left)), groups
     )
+
+
+def _its_own(originals: set[nn.Module], copied: nn.Module) -> None:
+    """Raises NetworkError where a forward that was put on a module runs those of the original, in
+    a copy too: what is changed in the copy would change nothing."""
+    replaced = [
+        path
+        for path, module in copied.named_modules()
+        if "forward" in vars(module) and holds(module.forward, originals)
+    ]
+    if replaced:
+        of = f"'{replaced[0]}'" if replaced[0] else "the model"
+        raise NetworkError(
+            f"the forward of {of} was replaced on the module itself by a function that holds the "
+            f"module, so that a copy runs the original's layers and cannot be changed; apply the "
+            f"recipe first, or give that forward to the class of {of}"
+        )
 
 
 def _again(rules: Recipe, changed: nn.Module, batch: Any) -> tuple[Layout, Plan]:

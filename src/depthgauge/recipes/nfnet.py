@@ -13,6 +13,7 @@ deviation of what it makes of N(0, 1):
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -62,11 +63,12 @@ def _plan(layout: Layout) -> Plan:
     outer = [w for w in layout.outside if w.fan_in and w.path not in heads]
     within = [w for w in inner if w.follows and not w.first]
     gained = [w for w in within if math.isclose(w.front, _gain(w), rel_tol=_SAMPLED)]
-    behind = 2 * len(gained) > len(within)
+    # A number that is another one than the gain stands where the gain is to stand, too.
+    numbers = [w.front for w in within if abs(w.front - 1) > _SAMPLED]
+    behind = 2 * len(numbers) > len(within)
     counts = [Count("norms", len(layout.norms), 0, "standardised weights take their place")]
     if behind:
-        bare = [w.path for w in within if w not in gained]
-        why = f"in front of '{bare[0]}' there is none" if bare else ""
+        why = next((_other(w) for w in within if w not in gained), "")
         what = "layers behind an activation that its gain multiplies"
         counts.append(Count(what, len(gained), len(within), why))
     laws = _LAW_BEHIND if behind else _LAW
@@ -79,7 +81,7 @@ def _plan(layout: Layout) -> Plan:
                 tuple(_target(layout, w, behind) for w in outer),
             ),
         ),
-        tuple(_forms(layout, behind)),
+        tuple(_forms(layout, numbers if behind else ())),
         tuple(counts),
         silent=True,
         wakes={w.path: 1 for branch in reached(layout) for w in branch.weights},
@@ -95,6 +97,21 @@ _SAMPLED = 1e-3
 def _gain(weight: Weight) -> float:
     """That of the activation that it follows."""
     return gains(weight.follows, weight.bend)[0] if weight.follows else 1.0
+
+
+def _other(weight: Weight) -> str:
+    """Words for the number in front of a layer that is not the gain of its activation."""
+    if abs(weight.front - 1) <= _SAMPLED:
+        return f"in front of '{weight.path}' there is none"
+    return f"in front of '{weight.path}' it is {_not(weight.front, weight.follows, weight.bend)}"
+
+
+def _not(number: float, kind: str, bend: tuple[tuple[str, Any], ...]) -> str:
+    deviation, size = gains(kind, bend)
+    said = f"{number:.4f}, not {deviation:.4f}"
+    if math.isclose(number, size, rel_tol=_SAMPLED):
+        said += ": that of the root mean square, where standardised weights take the deviation's"
+    return said
 
 
 def _refuse(layout: Layout) -> None:
@@ -151,9 +168,10 @@ _PLAIN = (
 # --------------------------------------------------------------------------------- forms
 
 
-def _forms(layout: Layout, behind: bool) -> list[Form]:
+def _forms(layout: Layout, behind: Sequence[float]) -> list[Form]:
     """A form for each branch, with the blocks since the last transition: ``l - 1`` in an equation,
-    which has none, and a number where a stage ends."""
+    which has none, and a number where a stage ends. ``behind``: the numbers that stand behind
+    activations inside of branches."""
     places = index_of(layout)
     staged = any(branch.projected for branch in layout.branches)
     since, forms = 0, []
@@ -161,16 +179,21 @@ def _forms(layout: Layout, behind: bool) -> list[Form]:
         form = _form(branch, str(since) if staged else f"({l}-1)", k)
         first = {_gain(w) for w in branch.weights if w.first}
         if behind and len(first) == 1:  # which stands in front of the layers beside beta
-            form = _times(form, f"{first.pop():.12g}")
+            form = _times(form, first.pop(), sorted(set(behind)))
         forms.append(form)
         since = (0 if branch.projected else since) + 1
     return forms
 
 
-def _times(form: Form, gain: str) -> Form:
-    mistakes = ((f"{gain}*({text})", words) for text, words in form.inlet_mistakes)
-    missing = (form.inlet or "1", "the activation's gain is missing")
-    return replace(form, inlet=f"{gain}*{form.inlet}", inlet_mistakes=(*mistakes, missing))
+def _times(form: Form, gain: float, found: Sequence[float]) -> Form:
+    beta = form.inlet or "1"
+    mistakes = [(f"{gain:.12g}*({text})", words) for text, words in form.inlet_mistakes]
+    mistakes.append((beta, "the activation's gain is missing"))
+    for number in found:
+        if not math.isclose(number, gain, rel_tol=_SAMPLED):
+            words = f"the activation's gain is {number:.4f}, not {gain:.4f}"
+            mistakes.append((f"{number:.12g}*{beta}", words))
+    return replace(form, inlet=f"{gain:.12g}*{beta}", inlet_mistakes=tuple(mistakes))
 
 
 def _beta(blocks: str) -> str:

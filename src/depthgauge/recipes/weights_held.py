@@ -112,16 +112,20 @@ class _Seen:
         return re.sub(r"(?<![^.])\d+(?![^.])", "*", self.target.weight.path)
 
     def deep(self, init: str) -> bool:
-        """Whether its ratio to the recipe's is another at another depth."""
-        scope = {**self.target.scope}
-        scope |= {name: 2 * scope[name] for name in ("L", "depth") if name in scope}
-        twice = replace(self.target, scope=scope)
-        other = replace(self, target=twice)
-        if not self.expected or not other.expected:
+        """Whether it is the recipe's own at half or at twice the depth, or its ratio to that is
+        another at another depth."""
+        here, half, twice = self.of(init), self.at(0.5), self.at(2)
+        if any(math.isclose(here, other.expected, rel_tol=1e-9) for other in (half, twice)):
+            return not math.isclose(here, self.expected, rel_tol=1e-9)
+        if not self.expected or not twice.expected:
             return False
-        return not math.isclose(
-            self.of(init) / self.expected, other.of(init) / other.expected, rel_tol=1e-9
-        )
+        return not math.isclose(here / self.expected, twice.of(init) / twice.expected, rel_tol=1e-9)
+
+    def at(self, times: float) -> _Seen:
+        """The same at another depth."""
+        scope = {**self.target.scope}
+        scope |= {name: times * scope[name] for name in ("L", "depth") if name in scope}
+        return replace(self, target=replace(self.target, scope=scope))
 
     def constant(self, init: str) -> float:
         return float(options_of(init_of(init), self.target.scope)["value"])

@@ -123,4 +123,6 @@ class Work:
         return -3 if any(len(w.shape) == 4 for w in branch.weights) else -1
 
     def leaf(self, path: str) -> bool:
-        return bool(path) and not any(True for _ in self.modules[path].children())
+        """Whether a module of the model has this path, and none is inside of it."""
+        module = self.modules.get(path) if path else None
+        return module is not None and not any(True for _ in module.children())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -18,6 +19,8 @@ __all__ = ["Computed", "computed"]
 
 #: Kinds of values that are the parameter itself, moved about.
 _MOVED: Final = ("parameter", "shape", "cut")
+#: In the names of functions that a statistic of a matrix is taken by.
+_STATISTIC: Final = re.compile("norm|svd|eig")
 _PARAMETRISED: Final = ".parametrizations."
 
 
@@ -74,5 +77,5 @@ def _made_of(analysis: Analysis, i: int) -> tuple[tuple[str, ...], bool]:
             todo += values[at].inputs
     made = [values[k] for k in sorted(seen)]
     numbers = [v.path for v in made if v.kind == "parameter" and prod(v.shape) == 1]
-    reduced = any(v.kind in ("reduce", "norm") or "norm" in v.name for v in made)
+    reduced = any(v.kind in ("reduce", "norm") or _STATISTIC.search(v.name) for v in made)
     return tuple(dict.fromkeys(numbers)), reduced
