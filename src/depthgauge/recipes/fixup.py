@@ -77,6 +77,7 @@ def _plan(layout: Layout) -> Plan:
         silent=True,
         wakes=_wakes(layout),
         groups=(Group("scalars", layout.scalars, 0.1),),
+        ends=True,
     )
 
 

@@ -12,6 +12,7 @@ from depthgauge.trace.coefficients import after_sum, entering, parameter_of
 from depthgauge.trace.counted import Normed, Residual, Weight
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, strides_of
 from depthgauge.trace.forms import Form
+from depthgauge.trace.gates import gates_of
 from depthgauge.trace.graph import Value
 from depthgauge.trace.heads import ROLES, crossing, normed_operands
 from depthgauge.trace.links import Branch, Link
@@ -251,10 +252,12 @@ class Row:
         to another stream also those of its keys and values."""
         roles, values = self.analysis.roles, self.analysis.graph.values
         after: dict[int, int] = {}  # weight layers between a value and the region's end
+        aside: set[int] = set()  # values that reach it as gates
         entered = self._entered(begin)
         found: list[list[Weight]] = []
         for i in sorted({*self.order, *crossing(roles, self.order)}, reverse=True):
-            behind, layers = after.get(i, 0), roles.layers(i)
+            weighing = i not in after and i in aside
+            behind, layers = int(weighing) or after.get(i, 0), roles.layers(i)
             held = held_by(self.analysis, i) if layers else []
             row = []
             for k, (place, group) in enumerate(held):
@@ -269,8 +272,14 @@ class Row:
                     whole = replace(whole, first=i in entered and (not last or len(held) == 1))
                     row += self._split(values[i], whole, behind, k, len(held))
             found.append(row)
+            gates = gates_of(roles, i)
+            # A sum over an axis of an elementwise product says it there.
+            weighed = gates or (values[i].kind == "reduce" and gates_of(roles, values[i].inputs[0]))
             for j in roles.flow[i]:
-                after[j] = max(after.get(j, 0), behind + layers)
+                if weighing or j in gates:
+                    aside.add(j)
+                else:  # what weighs a value stands beside it, not behind it
+                    after[j] = max(after.get(j, 0), behind + (0 if weighed else layers))
         return tuple(dict.fromkeys(weight for part in reversed(found) for weight in part))
 
     def _entered(self, begin: int) -> set[int]:
@@ -346,7 +355,13 @@ class Row:
             return [replace(whole, role="projection")]
         out = whole.shape[whole.axis]
         return [
-            replace(whole, role=role, rows=rows, fan_out=whole.fan_out * len(rows) // out)
+            replace(
+                whole,
+                role=role,
+                rows=rows,
+                fan_out=whole.fan_out * len(rows) // out,
+                last=whole.last and role == "value",
+            )
             for role, rows in roles.items()
             if rows is not None
         ]
