@@ -93,6 +93,7 @@ class Row:
             outside=after_sum(roles, link.after, link.merge.value, outside=True),
             ended=self._ended(branch.terms, link.merge.value, after),
             width=_width(weights, values[link.merge.value].shape),
+            bare=self._bare(branch.begin),
         )
 
     def _inlet(self, across: Row, begin: int) -> float:
@@ -293,6 +294,18 @@ class Row:
                 else:
                     bare.add(i)
         return found
+
+    def _bare(self, begin: int) -> tuple[str, ...]:
+        """The modules of what reads value ``begin`` through no norm, and weighs or mixes it."""
+        roles, graph, bare, found = self.analysis.roles, self.analysis.graph, {begin}, []
+        for i in self.order:
+            if bare.isdisjoint(roles.flow[i]) or roles.norm_of(i) is not None:
+                continue
+            if roles.moves(i):
+                found.append(graph.path(i))
+            else:
+                bare.add(i)
+        return tuple(dict.fromkeys(found))
 
     def _weight(
         self, value: Value, place: int, path: str, shape: tuple[int, ...], last: bool
