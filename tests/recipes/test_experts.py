@@ -88,7 +88,8 @@ class Mixed(nn.Module):
         g = self.router(u).softmax(-1)
         made = [d(torch.relu(a(u))) for a, d in zip(self.up, self.down, strict=True)]
         if self.how == "product":
-            return x + torch.einsum("bte,bted->btd", g, torch.stack(made, -2))
+            joined: Tensor = x + torch.einsum("bte,bted->btd", g, torch.stack(made, -2))
+            return joined
         if self.how == "sum":
             return x + (torch.stack(made, -1) * g.unsqueeze(-2)).sum(-1)
         total: Tensor = x + sum(g[..., k : k + 1] * y for k, y in enumerate(made))

@@ -133,16 +133,17 @@ class Row:
         return tuple(dict.fromkeys(found))
 
     def _leaks(self, link: Link, branch: Branch) -> bool:
-        """Whether what is added in front of the branch's layers is added to an identity skip."""
-        graph = self.analysis.graph
+        """Whether a number that is added in front of the branch's layers is added to an identity
+        skip as well, or to the sum: in one sum that both read, or once more in another."""
+        graph, roles = self.analysis.graph, self.analysis.roles
         if link.merge.kind not in ("identity", "scaled"):
             return False  # Fixup's strided shortcuts take it
         skip = graph.ancestors([link.merge.skip], branch.begin)
-        entering = {j for i in self._entered(branch.begin) for j in self.analysis.roles.flow[i]}
-        return any(
-            graph.values[i].kind == "sum" and _has_number(self.analysis, graph.values[i])
-            for i in entering & skip
-        )
+        entering = {j for i in self._entered(branch.begin) for j in roles.flow[i]}
+        front = {path for i in entering for path in _numbers_added(self.analysis, i)}
+        inside = graph.ancestors(entering, branch.begin) - skip
+        rest = graph.ancestors([link.after], branch.begin) - inside
+        return any(not front.isdisjoint(_numbers_added(self.analysis, i)) for i in rest)
 
     def _carriers(self, link: Link) -> tuple[str, ...]:
         """The parameters that the stream is multiplied by on its way to the sum."""
@@ -454,6 +455,15 @@ def _shifted(analysis: Analysis, value: Value) -> bool:
             break
         entering = analysis.roles.moving(value.inputs)
     return value.kind == "sum" and _has_number(analysis, value)
+
+
+def _numbers_added(analysis: Analysis, i: int) -> set[str]:
+    """The learned numbers that value ``i``, a sum, adds to what it is made of."""
+    values = analysis.graph.values
+    if values[i].kind != "sum" or not any(values[j].data for j in values[i].inputs):
+        return set()
+    held = (parameter_of(values, j) for j in values[i].inputs)
+    return {value.path for value in held if value is not None and prod(value.shape) == 1}
 
 
 def _has_number(analysis: Analysis, value: Value) -> bool:
