@@ -88,12 +88,13 @@ class Mixed(nn.Module):
         g = self.router(u).softmax(-1)
         made = [d(torch.relu(a(u))) for a, d in zip(self.up, self.down, strict=True)]
         if self.how == "product":
-            joined: Tensor = x + torch.einsum("bte,bted->btd", g, torch.stack(made, -2))
-            return joined
-        if self.how == "sum":
-            return x + (torch.stack(made, -1) * g.unsqueeze(-2)).sum(-1)
-        total: Tensor = x + sum(g[..., k : k + 1] * y for k, y in enumerate(made))
-        return total
+            total: Tensor = torch.einsum("bte,bted->btd", g, torch.stack(made, -2))
+        elif self.how == "sum":
+            total = (torch.stack(made, -1) * g.unsqueeze(-2)).sum(-1)
+        else:
+            total = sum((g[..., k : k + 1] * y for k, y in enumerate(made)), torch.zeros(()))
+        out: Tensor = x + total
+        return out
 
 
 class Squeezed(nn.Module):

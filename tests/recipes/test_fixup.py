@@ -75,10 +75,8 @@ class Leaky(nn.Module):
         out = self.scale * out + self.biases[3]
         if self.leaks == "again":
             entered = x + self.biases[0]
-        if self.leaks == "behind":
-            return x + out + self.biases[0]
-        total: Tensor = out + (entered if self.leaks else x)
-        return total
+        total: Tensor = out + (entered if self.leaks in (True, "again") else x)
+        return total + self.biases[0] if self.leaks == "behind" else total
 
 
 @pytest.mark.parametrize("leaks", [True, "again", "behind", False])
