@@ -73,6 +73,57 @@ class Sequence(nn.Module):
         return out
 
 
+class Mixed(nn.Module):
+    """Experts that are modules, their results beside each other and a weighted sum of them: a
+    product of matrices, a sum of products or one term an expert."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.norm, self.router = how, nn.LayerNorm(16), nn.Linear(16, 3)
+        self.up = nn.ModuleList(nn.Linear(16, 40) for _ in range(3))
+        self.down = nn.ModuleList(nn.Linear(40, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.norm(x)
+        g = self.router(u).softmax(-1)
+        made = [d(torch.relu(a(u))) for a, d in zip(self.up, self.down, strict=True)]
+        if self.how == "product":
+            total: Tensor = torch.einsum("bte,bted->btd", g, torch.stack(made, -2))
+        elif self.how == "sum":
+            total = (torch.stack(made, -1) * g.unsqueeze(-2)).sum(-1)
+        else:
+            total = sum((g[..., k : k + 1] * y for k, y in enumerate(made)), torch.zeros(()))
+        out: Tensor = x + total
+        return out
+
+
+class Squeezed(nn.Module):
+    """A branch of convolutions whose result squeeze and excitation weighs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.inner, self.outer = nn.Linear(8, 4), nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.b(torch.relu(self.a(x)))
+        gate = self.outer(torch.relu(self.inner(made.mean((2, 3))))).sigmoid()
+        out: Tensor = x + made * gate[..., None, None]
+        return out
+
+
+class Mixing(nn.Module):
+    """A branch that ends without a weight of its own: averages of neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + nn.functional.avg_pool1d(self.norm(x).mT, 3, 1, 1).mT
+        return out
+
+
 def _stack(make: Callable[[], nn.Module], *shape: int) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     return nn.Sequential(*(make() for _ in range(3))), torch.randn(*shape)
@@ -142,3 +193,77 @@ def test_it_is_compared() -> None:
     for row in found.rows:
         assert row.quantities["forward_end_rms"]
         assert all(number > 0 for numbers in row.updates.values() for number in numbers)
+
+
+def _last(model: nn.Module, batch: Any) -> set[str]:
+    return {w.path for branch in layout(model, batch).branches for w in branch.weights if w.last}
+
+
+@pytest.mark.parametrize("how", ["product", "sum", "terms"])
+def test_the_last_weights_of_a_mixture_are_the_experts_and_not_the_router(how: str) -> None:
+    model, batch = _stack(lambda: Mixed(how), 4, 5, 16)
+    assert _last(model, batch) == {f"{k}.down.{e}.weight" for k in range(3) for e in range(3)}
+
+
+@pytest.mark.parametrize("how", ["product", "sum"])
+def test_a_mixture_is_held_to_gpt2(how: str) -> None:
+    made, batch = _stack(lambda: Mixed(how), 4, 5, 16)
+    wrong = [f for f in audit(made, batch, "gpt2").findings if not f.holds]
+    assert any(finding.part == "residual projections" for finding in wrong)
+    applied = apply(made, batch, "gpt2")
+    assert applied.left == ()
+    assert audit(applied.model, batch, "gpt2").holds
+
+    def plain(model: nn.Module) -> None:
+        down: Any = model.get_submodule("1.down.2")
+        nn.init.normal_(down.weight, std=0.02)
+
+    broken(applied.model, batch, "gpt2", plain, "1 of 9 residual projections")
+
+
+def test_a_router_is_no_residual_projection() -> None:
+    model, batch = mixtral()
+    assert {path.split(".", 3)[3] for path in _last(model, batch)} == {
+        "self_attn.o_proj.weight",
+        "mlp.experts.down_proj",
+    }
+    applied = apply(model, batch, "gpt2")
+    router: Any = applied.model.get_submodule("model.layers.0.mlp.gate")
+    assert float(router.weight.detach().std()) == pytest.approx(0.02, rel=0.25)  # not over sqrt(6)
+
+    def shrunk(model: nn.Module) -> None:
+        gate: Any = model.get_submodule("model.layers.0.mlp.gate")
+        gate.weight.data /= 6**0.5
+
+    broken(applied.model, batch, "gpt2", shrunk, "1 of 15 other weights of branches")
+
+
+def test_what_squeeze_and_excitation_weighs_comes_last() -> None:
+    assert _last(*_stack(Squeezed, 2, 8, 6, 6)) == {f"{k}.b.weight" for k in range(3)}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_attention_without_an_output_layer_ends_with_its_values(fused: bool) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.qkv = nn.LayerNorm(16), nn.Linear(16, 48)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+            if fused:
+                return x + nn.functional.scaled_dot_product_attention(q, k, v)
+            total: Tensor = x + (q @ k.mT / 4).softmax(-1) @ v
+            return total
+
+    found = layout(*_stack(Attention, 4, 5, 16))
+    assert [[w.role for w in b.weights if w.last] for b in found.branches] == [["value"]] * 3
+
+
+def test_a_branch_without_a_last_weight_is_not_measured() -> None:
+    blocks = [Experts(False), Mixing(), Experts(False)]
+    model, batch = nn.Sequential(*blocks), torch.randn(4, 5, 16)
+    found = audit(model, batch, "gpt2")
+    assert [f.of - f.matching for f in found.findings if f.state == "NOT MEASURED"] == [1]
+    model = nn.Sequential(*blocks[::2])
+    assert all(f.measured for f in audit(model, batch, "gpt2").findings)

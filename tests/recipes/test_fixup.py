@@ -15,7 +15,7 @@ from depthgauge.recipes.audit import audit
 from depthgauge.recipes.fixup import fixup_scale
 from depthgauge.study.reference import resnet as reference
 from depthgauge.trace.layout import layout
-from tests.recipes.contract import broken, on_equation, on_module, said, scaled
+from tests.recipes.contract import broken, on_equation, on_module, parameter, said, scaled
 from tests.recipes.models import gpt2, mlp, preactivation, resnet, t5, transformer
 
 
@@ -60,9 +60,10 @@ def test_sums_that_are_scaled_are_named(skip: str, factor: str, words: str) -> N
 
 
 class Leaky(nn.Module):
-    """The first scalar bias is added to the identity path too."""
+    """The first scalar bias is added to the identity path too: where the branch takes it from, once
+    more, or behind the sum."""
 
-    def __init__(self, leaks: bool) -> None:
+    def __init__(self, leaks: bool | str) -> None:
         super().__init__()
         self.up, self.down, self.relu = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU()
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(4))
@@ -72,16 +73,18 @@ class Leaky(nn.Module):
         entered = x + self.biases[0]
         out = self.down(self.relu(self.up(entered) + self.biases[1]) + self.biases[2])
         out = self.scale * out + self.biases[3]
-        total: Tensor = out + (entered if self.leaks else x)
-        return total
+        if self.leaks == "again":
+            entered = x + self.biases[0]
+        total: Tensor = out + (entered if self.leaks in (True, "again") else x)
+        return total + self.biases[0] if self.leaks == "behind" else total
 
 
-@pytest.mark.parametrize("leaks", [True, False])
-def test_a_bias_on_the_identity_path_is_named(leaks: bool) -> None:
+@pytest.mark.parametrize("leaks", [True, "again", "behind", False])
+def test_a_bias_on_the_identity_path_is_named(leaks: bool | str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(Leaky(leaks) for _ in range(4)), nn.Linear(8, 3))
     words = said(audit(model, torch.randn(4, 8), "fixup"))
-    assert ("4 branches whose first scalar bias is added to the skip too" in words) is leaks
+    assert ("4 branches whose first scalar bias is added to the skip too" in words) is bool(leaks)
     assert "scalar bias in front" not in words
 
 
@@ -324,6 +327,8 @@ def official(
             fan = layer.weight[:, 0].numel()
             nn.init.normal_(layer.weight, std=(2 / fan) ** 0.5 * fixup_scale(len(made), m))
         nn.init.zeros_(layer.weight)
+        if isinstance(short := block.shortcut, nn.Conv2d):
+            nn.init.kaiming_normal_(short.weight, mode="fan_out")
     head = nn.Linear(entering, 5)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -416,3 +421,34 @@ def test_an_activation_in_front_of_a_transition_is_the_branch_s_where_no_sum_is_
     branches = layout(*preactivation(stages)).branches
     assert sum(branch.projected for branch in branches) == len(stages)
     assert [len(branch.activations) for branch in branches] == [1] + [2] * (sum(stages) - 1)
+
+
+@pytest.mark.parametrize("kind", ["basic", "bottleneck"])
+@pytest.mark.parametrize("factor", [6 ** (-1 / 2), 0.1, 10.0])
+def test_the_shortcuts_weights_have_no_factor_of_the_depth(kind: str, factor: float) -> None:
+    model, batch = official(kind, scalars=True)
+    applied = apply(model, batch, "fixup").model
+    shortcuts = {w.path for b in layout(model, batch).branches for w in b.across}
+    for one in (model, applied):
+
+        def plant(model: nn.Module) -> None:
+            with torch.no_grad():
+                for path in shortcuts:
+                    model.get_parameter(path).mul_(factor)
+
+        broken(one, batch, "fixup", plant, r"\d of \d weights of shortcuts: std")
+
+
+def test_vector_biases_of_branches_begin_at_zero() -> None:
+    model, batch = mlp()
+    assert "12 of 12 vector biases of branches: std up to" in said(audit(model, batch, "fixup"))
+    applied = apply(model, batch, "fixup")
+    assert applied.left == ()
+    assert "12 vector biases of branches: zero, as Fixup has none" in applied.changes
+    assert not any(p.any() for p in parameter(applied.model, "module.bias") if p.numel() > 1)
+
+    def kept(model: nn.Module) -> None:
+        bias = max(parameter(model, "2.up.module.bias"), key=Tensor.numel)
+        nn.init.uniform_(bias, -0.2, 0.2)
+
+    broken(applied.model, batch, "fixup", kept, "1 of 12 vector biases of branches: std up to")

@@ -123,7 +123,9 @@ def test_a_bound_that_no_size_keeps_is_said() -> None:
     model, batch = encoder(pre=True, layers=1)
     applied = apply(model, batch, gradinit(gamma=0.05))
     assert applied.changes[-1].endswith("no sizes were met that bring the norm to 0.05")
-    assert not audit(applied.model, batch, gradinit(gamma=0.05)).holds
+    found = audit(applied.model, batch, gradinit(gamma=0.05))
+    assert not found.holds
+    assert list(applied.left) == [finding.said for finding in found.findings if not finding.holds]
 
 
 def test_tensors_of_zero_are_left_and_said() -> None:

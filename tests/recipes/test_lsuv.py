@@ -175,3 +175,13 @@ def test_a_norm_makes_the_size_in_front_of_it_nothing() -> None:
     torch.testing.assert_close(applied(batch), before)
     scaled("3.weight", 3.0)(applied)
     assert not torch.allclose(applied(batch), before)
+
+
+def test_a_batch_of_zeros_is_left_and_said() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 3))
+    for batch in (torch.randn(64, 8), torch.zeros(64, 8)):
+        applied = apply(model, batch, "lsuv")
+        found = audit(applied.model, batch, "lsuv")
+        assert found.holds is bool(batch.any())
+        assert list(applied.left) == [f.said for f in found.findings if not f.holds]

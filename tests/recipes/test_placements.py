@@ -549,3 +549,58 @@ def test_a_scalenorm_of_an_equation_begins_there_too() -> None:
                         p.fill_(1.0)
 
         broken(model, batch, recipe, plant, "gains of ScaleNorm: 1, expected .* it is a length")
+
+
+class Readers(nn.Module):
+    """Several layers that read the stream, behind the norm or, those of ``bare``, not."""
+
+    def __init__(self, kind: str, bare: str) -> None:
+        super().__init__()
+        self.kind, self.bare = kind, bare
+        self.norm, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+        names = {"attention": "qkv", "gated": "gu", "experts": "rab"}[kind]
+        self.layers = nn.ModuleDict({name: nn.Linear(WIDTH, WIDTH) for name in names})
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.norm(x)
+        a, b, *c = (layer(x if n in self.bare else u) for n, layer in self.layers.items())
+        match self.kind:
+            case "attention":
+                made = (a @ b.mT / WIDTH**0.5).softmax(-1) @ c[0]
+            case "gated":
+                made = F.silu(a) * b
+            case _:
+                first, second = a.softmax(-1)[..., :2].unbind(-1)
+                made = first[..., None] * F.relu(b) + second[..., None] * F.relu(c[0])
+        out: Tensor = x + self.out(made)
+        return out
+
+
+def _readers(kind: str, bare: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    blocks = [Readers(kind, bare if k == 1 else "") for k in range(3)]
+    model = nn.Sequential(nn.Linear(8, WIDTH), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3))
+    return model, torch.randn(4, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bare", "reader"),
+    [
+        ("attention", "qk", "q"),
+        ("attention", "v", "v"),
+        ("gated", "g", "g"),
+        ("gated", "u", "u"),
+        ("experts", "r", "r"),
+    ],
+)
+def test_every_layer_that_reads_the_stream_stands_behind_the_norm(
+    kind: str, bare: str, reader: str
+) -> None:
+    assert audit(*_readers(kind, ""), "prenorm").holds
+    found = audit(*_readers(kind, bare), "prenorm")
+    assert not found.holds
+    assert f"'2.layers.{reader}' reads the stream itself, past the norm" in said(found)
+    model, batch = _readers(kind, bare)
+    assert any("past the norm" in line for line in apply(model, batch, "prenorm").left)
+    for other in ("sandwich", "mix-ln", "sub-ln"):
+        assert any("past the norm" in line for line in apply(model, batch, other).left), other

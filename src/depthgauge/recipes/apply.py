@@ -16,9 +16,9 @@ from torch.nn.modules.conv import _ConvNd
 from depthgauge.errors import NetworkError
 from depthgauge.instruments.hessian import duplicate
 from depthgauge.network.spec import seed_of
+from depthgauge.recipes.audit import found_in
 from depthgauge.recipes.drawing import draw
 from depthgauge.recipes.forms_put import put_forms
-from depthgauge.recipes.held import held
 from depthgauge.recipes.inside import headed
 from depthgauge.recipes.rates import grouped
 from depthgauge.recipes.registry import recipe_of
@@ -100,7 +100,8 @@ def apply(model: nn.Module, batch: Any, recipe: str | Recipe, seed: int = 0) -> 
     ]
     made, after = _again(rules, work.model, batch)
     # What an audit of the copy finds, for whatever reason.
-    work.left += [said.said for said in held(work.model, made, after) if not said.holds]
+    seen = found_in(work.model, batch, rules, made, after)
+    work.left += [finding.said for finding in seen if not finding.holds]
     groups = after.groups
     return Applied(
         work.model, tuple(work.changes), tuple(scalars), tuple(dict.fromkeys(work.left)), groups

@@ -22,12 +22,13 @@ from depthgauge.recipes.finding import Finding, counted_finding
 from depthgauge.recipes.held import held
 from depthgauge.recipes.rates import groups_held
 from depthgauge.recipes.registry import recipe_of
-from depthgauge.recipes.rules import Recipe
+from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.recipes.starts_held import behind_zero_heads, silent_finding, woken_findings
 from depthgauge.trace.admission import uncompiled
+from depthgauge.trace.counted import Layout
 from depthgauge.trace.layout import layout
 
-__all__ = ["Audit", "audit"]
+__all__ = ["Audit", "audit", "found_in"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,24 @@ def audit(
     found = layout(model, batch)
     rules = rules.on(model, batch, found)
     plan = rules.plan(found)
+    findings = found_in(model, batch, rules, found, plan, loss)
+    if optimizer is not None:
+        findings += groups_held(model, plan, optimizer)
+    if clip is not None:
+        findings += clipping_held(model, batch, clip)
+    return Audit(rules.name, found.L, found.m, tuple(findings))
+
+
+def found_in(
+    model: nn.Module,
+    batch: Any,
+    rules: Recipe,
+    found: Layout,
+    plan: Plan,
+    loss: Callable[..., Any] | None = None,
+) -> list[Finding]:
+    """What an audit finds in a model alone, whatever its optimiser: what its weights and equations
+    say, what is measured on the batch, and its first steps."""
     findings = list(held(model, found, plan))
     if rules.measured is not None:
         findings += [counted_finding(count) for count in rules.measured(model, batch)]
@@ -115,8 +134,4 @@ def audit(
     if plan.wakes:
         wakes = behind_zero_heads(model, found, plan.wakes)
         findings += woken_findings(model, batch, wakes, loss)
-    if optimizer is not None:
-        findings += groups_held(model, plan, optimizer)
-    if clip is not None:
-        findings += clipping_held(model, batch, clip)
-    return Audit(rules.name, found.L, found.m, tuple(findings))
+    return findings

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import reached, refuse_plain
+from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.counted import Layout, Residual, Weight
 
@@ -47,6 +48,7 @@ def _plan(layout: Layout) -> Plan:
     laws = ", ".join(f"{fixup_scale(layout.L, m):.4f} for m = {m}" for m in layout.m)
     base = "Xavier" if attends else "He (fan out)"
     scope, biases = scope_of(layout), layout.biases_of(layout.heads)
+    shortcuts, vectors = _shortcuts(layout), _vectors(layout)
     rules = (
         Rule(
             "inner weights of branches",
@@ -54,6 +56,16 @@ def _plan(layout: Layout) -> Plan:
             tuple(target for targets in inner for target in targets),
         ),
         Rule("last weights of branches", "zero", tuple(Target(w, "zeros", scope) for w in last)),
+        Rule(
+            "weights of shortcuts",
+            f"{base}, with no factor of the depth",
+            tuple(_shortcut(weight, layout, branch, attends) for weight, branch in shortcuts),
+        ),
+        Rule(
+            "vector biases of branches",
+            "zero, as Fixup has none",
+            tuple(Target(b, "zeros", scope) for b in vectors),
+        ),
         Rule("weights of the head", "zero", tuple(Target(w, "zeros", scope) for w in layout.heads)),
         Rule("biases of the head", "zero", tuple(Target(b, "zeros", scope) for b in biases)),
         Rule("scalar biases", "zero", _numbers(layout, "sum", "zeros")),
@@ -77,7 +89,34 @@ def _plan(layout: Layout) -> Plan:
         silent=True,
         wakes=_wakes(layout),
         groups=(Group("scalars", layout.scalars, 0.1),),
+        ends=True,
     )
+
+
+def _shortcuts(layout: Layout) -> list[tuple[Weight, Residual]]:
+    """The weights of skips that no branch holds as well, each with the branch beside it."""
+    inside = {w.path for branch in layout.branches for w in branch.weights}
+    rows = {w: b for b in layout.branches for w in b.across if w.fan_in and w.path not in inside}
+    return list(rows.items())
+
+
+def _shortcut(weight: Weight, layout: Layout, branch: Residual, attends: bool) -> Target:
+    mistakes = [
+        (
+            _drawn(weight, _scale("L", branch.m), attends),
+            "the shortcut is scaled as the inner weights of its branch are",
+        ),
+        TORCH,
+    ]
+    if not attends:
+        mistakes.append(("he", "He of the fan in, where Fixup takes the fan out"))
+    return Target(weight, _drawn(weight, "1", attends), scope_of(layout, branch), tuple(mistakes))
+
+
+def _vectors(layout: Layout) -> list[Weight]:
+    """The biases of the layers in branches and beside them that are no scalars of Fixup."""
+    weights = [w for branch in layout.branches for w in (*branch.weights, *branch.across)]
+    return [b for b in layout.biases_of(weights) if b.path not in layout.scalars]
 
 
 def _numbers(layout: Layout, kind: str, init: str) -> tuple[Target, ...]:
@@ -148,6 +187,8 @@ FIXUP = Recipe(
         "last weight of each branch and the classifier: zero",
         "a scalar bias (0) before each layer and activation of a branch and at its end, a "
         "multiplier (1) at its end",
+        "weights of shortcuts: standard initialisation, with no factor of the depth",
+        "no vector biases in branches: those that layers have begin at zero",
         "standard initialisation: He of the fan out; in a Transformer Xavier of the stacked matrix",
         "scalars learn at a tenth of the rate",
     ),
@@ -157,7 +198,7 @@ FIXUP = Recipe(
         "m = 1 has no inner weight: the rule says nothing but the zero",
         "an encoder's and a decoder's branches are counted together, 30 in a 6 + 6 Transformer, "
         "for cross-attention too",
-        "the stem, the shortcuts and the skip keep what they have",
+        "the stem and the skip keep what they have",
         "the first scalar bias belongs to the branch: an identity skip takes x without it",
         "no norm is left, not even a final one",
         "a filter for 'bias' in names puts the classifier's bias among the slow scalars as well",

@@ -207,7 +207,7 @@ def _placed(steps: Sequence[_Step], once: bool) -> Finding:
         kinds = all(wanted.get(n.at) in ("", n.kind) for n in norms)
         here = {n.at for n in norms}
         alone = not once or (len(here) == len(norms) and not _astray(step))
-        right.append(set(wanted) == here and alone and kinds)
+        right.append(set(wanted) == here and alone and kinds and not _passed(step))
     asked = ", ".join(f"{kind or 'norm'} {at}" for at, kind in (steps[0].form.norms or {}).items())
     said = f"{sum(right)} of {len(steps)} branches with their norms in place ({asked})"
     if not asked:
@@ -223,7 +223,14 @@ def _placed(steps: Sequence[_Step], once: bool) -> Finding:
             said += ": one norm is to stand at each place"
         elif places == set(step.form.norms or {}) and _astray(step):
             said += ": the inner norm does not stand directly in front of the branch's last layer"
+        elif places == set(step.form.norms or {}) and (passed := _passed(step)):
+            said += f": '{passed[0]}' reads the stream itself, past the norm in front"
     return Finding("norms", sum(right), len(steps), said)
+
+
+def _passed(step: _Step) -> tuple[str, ...]:
+    """What reads the stream past the norm that is to stand in front of all of the branch."""
+    return step.branch.bare if "in" in (step.form.norms or {}) else ()
 
 
 def _astray(step: _Step) -> bool:

@@ -48,6 +48,7 @@ def _plan(layout: Layout) -> Plan:
         ),
         tuple(Form("1", "1", "") for _ in branches),
         (Count("branches without a norm in front", len(first), 0, "it is a rule of pre-norm"),),
+        ends=True,
     )
 
 

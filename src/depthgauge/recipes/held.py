@@ -12,7 +12,7 @@ from depthgauge.recipes.forms_held import form_findings
 from depthgauge.recipes.inside import counted, effective, headed, scaled_biases, uncounted
 from depthgauge.recipes.rules import Count, Plan
 from depthgauge.recipes.weights_held import rule_finding
-from depthgauge.trace.counted import Layout
+from depthgauge.trace.counted import Layout, Residual
 
 __all__ = ["held"]
 
@@ -27,6 +27,8 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
             yield rule_finding(rule, parameters if rule.bare else weights, kept)
     if unseen := uncounted(found, plan):
         yield _unseen(unseen)
+    if plan.ends and (endless := [b.path for b in found.branches if not _ended(b)]):
+        yield _endless(endless, len(found.branches))
     yield from form_findings(found, plan.forms, parameters, once=plan.everywhere is None)
     if plan.biased:
         bare = [weight for weight in plan.biased if not weight.bias]
@@ -49,3 +51,14 @@ def _unseen(paths: Sequence[str]) -> Finding:
     said = f"{len(paths)} weights that the rule speaks of were not checked: their inputs could not "
     said += f"be counted ('{paths[0]}')"
     return Finding("weights that could not be counted", 0, len(paths), said, measured=False)
+
+
+def _ended(branch: Residual) -> bool:
+    return any(weight.last for weight in branch.weights)
+
+
+def _endless(paths: Sequence[str], branches: int) -> Finding:
+    said = f"{len(paths)} of {branches} branches end with no weight that was found, and the rule "
+    said += f"of last weights was not held against them ('{paths[0]}')"
+    right = branches - len(paths)
+    return Finding("last weights of branches found", right, branches, said, measured=False)

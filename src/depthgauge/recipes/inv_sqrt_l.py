@@ -74,6 +74,7 @@ def _initialised(layout: Layout) -> Plan:
             ),
         ),
         tuple(form for _ in branches),
+        ends=True,
     )
 
 

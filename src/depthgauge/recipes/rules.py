@@ -196,7 +196,7 @@ class Plan:
     and behind them. ``scales``: weights that the recipe scales, each with its factor, whose biases
     it leaves at PyTorch's size or at zero. ``bare``: why nothing that is the recipe's own shows in
     this network, if nothing does. ``second``: whether the sum of all branches may be kept beside
-    the stream, and join it at its end.
+    the stream, and join it at its end. ``ends``: a rule is about the last weight of each branch.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -216,6 +216,7 @@ class Plan:
     scales: tuple[tuple[Weight, float], ...] = ()
     bare: str = ""
     second: bool = False
+    ends: bool = False
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ class Residual:
     multiplied by (``"product"``), and which of the two. ``behind``: the part of ``skip`` and
     ``factor`` that multiplies the sum itself, on the way to what the stream passes on; ``outside``:
     the part of that which the module of the sum does not multiply by itself, behind the last sum
-    perhaps the head's. ``width``: the channels of the sum.
+    perhaps the head's. ``width``: the channels of the sum. ``bare``: the modules of its layers, or
+    of what mixes positions, that read the state itself, with no norm between.
     """
 
     stream: str
@@ -218,6 +219,7 @@ class Residual:
     place: int = 0
     ended: bool = False
     width: int = 1
+    bare: tuple[str, ...] = ()
 
     @property
     def projected(self) -> bool:

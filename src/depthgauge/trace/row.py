@@ -12,6 +12,7 @@ from depthgauge.trace.coefficients import after_sum, entering, parameter_of
 from depthgauge.trace.counted import Normed, Residual, Weight
 from depthgauge.trace.fans import bias_of, fans_of, groups_of, lengths_of, strides_of
 from depthgauge.trace.forms import Form
+from depthgauge.trace.gates import gates_of
 from depthgauge.trace.graph import Value
 from depthgauge.trace.heads import ROLES, crossing, normed_operands
 from depthgauge.trace.links import Branch, Link
@@ -92,6 +93,7 @@ class Row:
             outside=after_sum(roles, link.after, link.merge.value, outside=True),
             ended=self._ended(branch.terms, link.merge.value, after),
             width=_width(weights, values[link.merge.value].shape),
+            bare=self._bare(branch.begin),
         )
 
     def _inlet(self, across: Row, begin: int) -> float:
@@ -131,16 +133,17 @@ class Row:
         return tuple(dict.fromkeys(found))
 
     def _leaks(self, link: Link, branch: Branch) -> bool:
-        """Whether what is added in front of the branch's layers is added to an identity skip."""
-        graph = self.analysis.graph
+        """Whether a number that is added in front of the branch's layers is added to an identity
+        skip as well, or to the sum: in one sum that both read, or once more in another."""
+        graph, roles = self.analysis.graph, self.analysis.roles
         if link.merge.kind not in ("identity", "scaled"):
             return False  # Fixup's strided shortcuts take it
         skip = graph.ancestors([link.merge.skip], branch.begin)
-        entering = {j for i in self._entered(branch.begin) for j in self.analysis.roles.flow[i]}
-        return any(
-            graph.values[i].kind == "sum" and _has_number(self.analysis, graph.values[i])
-            for i in entering & skip
-        )
+        entering = {j for i in self._entered(branch.begin) for j in roles.flow[i]}
+        front = {path for i in entering for path in _numbers_added(self.analysis, i)}
+        inside = graph.ancestors(entering, branch.begin) - skip
+        rest = graph.ancestors([link.after], branch.begin) - inside
+        return any(not front.isdisjoint(_numbers_added(self.analysis, i)) for i in rest)
 
     def _carriers(self, link: Link) -> tuple[str, ...]:
         """The parameters that the stream is multiplied by on its way to the sum."""
@@ -251,10 +254,12 @@ class Row:
         to another stream also those of its keys and values."""
         roles, values = self.analysis.roles, self.analysis.graph.values
         after: dict[int, int] = {}  # weight layers between a value and the region's end
+        aside: set[int] = set()  # values that reach it as gates
         entered = self._entered(begin)
         found: list[list[Weight]] = []
         for i in sorted({*self.order, *crossing(roles, self.order)}, reverse=True):
-            behind, layers = after.get(i, 0), roles.layers(i)
+            weighing = i not in after and i in aside
+            behind, layers = int(weighing) or after.get(i, 0), roles.layers(i)
             held = held_by(self.analysis, i) if layers else []
             row = []
             for k, (place, group) in enumerate(held):
@@ -269,8 +274,14 @@ class Row:
                     whole = replace(whole, first=i in entered and (not last or len(held) == 1))
                     row += self._split(values[i], whole, behind, k, len(held))
             found.append(row)
+            gates = gates_of(roles, i)
+            # A sum over an axis of an elementwise product says it there.
+            weighed = gates or (values[i].kind == "reduce" and gates_of(roles, values[i].inputs[0]))
             for j in roles.flow[i]:
-                after[j] = max(after.get(j, 0), behind + layers)
+                if weighing or j in gates:
+                    aside.add(j)
+                else:  # what weighs a value stands beside it, not behind it
+                    after[j] = max(after.get(j, 0), behind + (0 if weighed else layers))
         return tuple(dict.fromkeys(weight for part in reversed(found) for weight in part))
 
     def _entered(self, begin: int) -> set[int]:
@@ -284,6 +295,18 @@ class Row:
                 else:
                     bare.add(i)
         return found
+
+    def _bare(self, begin: int) -> tuple[str, ...]:
+        """The modules of what reads value ``begin`` through no norm, and weighs or mixes it."""
+        roles, graph, bare, found = self.analysis.roles, self.analysis.graph, {begin}, []
+        for i in self.order:
+            if bare.isdisjoint(roles.flow[i]) or roles.norm_of(i) is not None:
+                continue
+            if roles.moves(i):
+                found.append(graph.path(i))
+            else:
+                bare.add(i)
+        return tuple(dict.fromkeys(found))
 
     def _weight(
         self, value: Value, place: int, path: str, shape: tuple[int, ...], last: bool
@@ -346,7 +369,13 @@ class Row:
             return [replace(whole, role="projection")]
         out = whole.shape[whole.axis]
         return [
-            replace(whole, role=role, rows=rows, fan_out=whole.fan_out * len(rows) // out)
+            replace(
+                whole,
+                role=role,
+                rows=rows,
+                fan_out=whole.fan_out * len(rows) // out,
+                last=whole.last and role == "value",
+            )
             for role, rows in roles.items()
             if rows is not None
         ]
@@ -426,6 +455,15 @@ def _shifted(analysis: Analysis, value: Value) -> bool:
             break
         entering = analysis.roles.moving(value.inputs)
     return value.kind == "sum" and _has_number(analysis, value)
+
+
+def _numbers_added(analysis: Analysis, i: int) -> set[str]:
+    """The learned numbers that value ``i``, a sum, adds to what it is made of."""
+    values = analysis.graph.values
+    if values[i].kind != "sum" or not any(values[j].data for j in values[i].inputs):
+        return set()
+    held = (parameter_of(values, j) for j in values[i].inputs)
+    return {value.path for value in held if value is not None and prod(value.shape) == 1}
 
 
 def _has_number(analysis: Analysis, value: Value) -> bool:
