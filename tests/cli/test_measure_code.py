@@ -30,7 +30,7 @@ MODELS = {
         'encoder.block: 3 x [h = h + opaque("attention, masked", rmsnorm(h), m=4);',
     ),
     "resnet": (
-        (["--input", "float 4x3x16x16"], [6], ["inner", "out"], 4),
+        (["--input", "float 4x3x16x16"], [6], ["inner", "out"], 6),
         "2 x [h = relu(h + batchnorm(conv3(relu(batchnorm(conv3(h))))))];",
     ),
     "mamba": (([], [3], ["in"], 3), '3 x [h = h + opaque("MambaMixer", rmsnorm(h), m=5)]'),
