@@ -110,11 +110,13 @@ class Track:
 
         ``short`` leaves out dropout and every option: sizes, heads, learnable parts of norms.
         """
-        found = []
-        for start, unit, times in self.runs:
-            block = self._unit(start, unit, times)
-            found.append((times, to_text(bare(block) if short else block)))
-        return found
+        times = [repeated for _, _, repeated in self.runs]
+        texts = [to_text(bare(block) if short else block) for block in self._shown]
+        return list(zip(times, texts, strict=True))
+
+    @cached_property
+    def _shown(self) -> list[Block]:
+        return [self._unit(*run) for run in self.runs]
 
     def _unit(self, start: int, unit: int, times: int) -> Block:
         """The steps that repeat as one block; what they share has a name if every time they do.
@@ -123,9 +125,9 @@ class Track:
         block = rounds[0][0].block
         if unit == 1 and all(e.block is block for (e,) in rounds):
             return block  # what stands twice in one step has its name there already
+        if len({_likeness(each) for each in rounds}) == 1:
+            return unmarked([e.marked for e in rounds[0]])
         shared = [unmarked([e.marked for e in equations]) for equations in rounds]
-        if len(set(shared)) == 1:
-            return shared[0]
         forms = {unmarked([unbegun(e.marked) for e in equations]) for equations in rounds}
         if len(forms) > 1:
             shared = [Block(tuple(s for e in each for s in e.block.statements)) for each in rounds]
@@ -135,6 +137,13 @@ class Track:
         """The equations of each repetition."""
         read = [s.equation for s in self.steps[start : start + unit * times] if s.equation]
         return [tuple(read[k : k + unit]) for k in range(0, len(read), unit)]
+
+
+def _likeness(equations: Sequence[Equation]) -> tuple[object, ...]:
+    """Equal for steps that read alike and share layers and learned numbers in the same places."""
+    places: dict[str, int] = {}
+    marks = (mark for e in equations for mark in e.marks)
+    return (*(id(e.read) for e in equations), *(places.setdefault(m, len(places)) for m in marks))
 
 
 def _apart(numbers: Sequence[float]) -> float:
