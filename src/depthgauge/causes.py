@@ -8,7 +8,6 @@ not see the output. A layer of zeros that the first step wakes is by design, and
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError
 from depthgauge.positions import mixed
-from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.graph import Graph, Value, numberless
 from depthgauge.trace.logits import logits
 from depthgauge.trace.roles import Roles
 
@@ -62,12 +61,7 @@ def _copies(passed: Pass) -> Iterator[str]:
     """
     places: dict[tuple[str, tuple[int, ...]], list[tuple[str, Tensor]]] = defaultdict(list)
     for name, p in passed.held.parameters:
-        if (
-            p.requires_grad
-            and p.dim() > 1
-            and p.numel()
-            and name != (place := re.sub(r"(?<![^.])\d+(?![^.])", "*", name))
-        ):
+        if p.requires_grad and p.dim() > 1 and p.numel() and name != (place := numberless(name)):
             places[place, tuple(p.shape)].append((name, p.detach()))
     equal = pairs = 0
     first: tuple[str, str] | None = None

@@ -80,6 +80,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     subject = subject_of(specification, "spec.toml")
     write("record", factory.record(subject=subject, corridor=corridor), factory.arrays())
 
+    built_anew()
+    return tmp_path
+
+
+def built_anew() -> None:
+    """The record of what ``model.py`` builds, as it stands."""
+
     def build(seed: int) -> Any:
         found = load("model.py:build", {"layers": 3})
         return found.module, found.batch
@@ -88,7 +95,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "model.py:build", build, (0, 1), arguments={"layers": 3}, source=source_of("model.py:build")
     )
     write("built", factory.record(subject=built), factory.arrays())
-    return tmp_path
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -178,14 +184,7 @@ def test_an_argument_is_compared_with_its_default(command: Command, place: Path)
     """Of ``scale`` and ``factors`` the record says nothing: they ran as they stand in the code."""
     edit(place / "model.py", "layers=3", "layers, scale=0.3, factors=(1, 2), act=nn.ReLU")
 
-    def build(seed: int) -> Any:
-        found = load("model.py:build", {"layers": 3})
-        return found.module, found.batch
-
-    built = builder_subject(
-        "model.py:build", build, (0, 1), arguments={"layers": 3}, source=source_of("model.py:build")
-    )
-    write("built", factory.record(subject=built), factory.arrays())
+    built_anew()
     for same in ("scale=0.3", "factors=(1, 2)", "layers=3"):
         shown = command("verify", "built", "model.py:build", "--arg", same)
         assert (shown.status, shown.err.count("Error")) == (0, 0), shown.out

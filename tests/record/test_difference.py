@@ -12,7 +12,7 @@ import pytest
 
 from depthgauge.record.difference import RecordDifference, difference
 from depthgauge.record.document import Bound, CorridorPart, Gate, Table, Verdict
-from depthgauge.record.folder import write
+from depthgauge.record.folder import Stored, write
 from tests.record import factory
 
 
@@ -69,6 +69,17 @@ def test_a_curve_gives_its_largest_difference_with_the_block(compared: Any) -> N
     assert not curve.same
 
 
+def differing_in(tmp_path: Path, quantity: str, left: float, right: float) -> list[Stored]:
+    """Two records that are alike but for one number of one curve."""
+    stored = []
+    for name, value in (("left", left), ("right", right)):
+        arrays = factory.arrays()
+        arrays["state"][1, 0] = value
+        record = factory.record(curves=(factory.curve(quantity=quantity),))
+        stored.append(write(tmp_path / name, record, arrays))
+    return stored
+
+
 @pytest.mark.parametrize(
     ("quantity", "left", "right", "largest", "unit"),
     [
@@ -85,12 +96,7 @@ def test_a_curve_gives_its_largest_difference_with_the_block(compared: Any) -> N
 def test_how_numbers_are_compared(
     tmp_path: Path, quantity: str, left: float, right: float, largest: float, unit: str
 ) -> None:
-    stored = []
-    for name, value in (("left", left), ("right", right)):
-        arrays = factory.arrays()
-        arrays["state"][1, 0] = value
-        record = factory.record(curves=(factory.curve(quantity=quantity),))
-        stored.append(write(tmp_path / name, record, arrays))
+    stored = differing_in(tmp_path, quantity, left, right)
     found = difference(*stored)
     (curve,) = found.curves
     assert curve.largest == pytest.approx(largest, abs=1e-10, nan_ok=True)
@@ -117,12 +123,7 @@ def test_how_numbers_are_compared(
 def test_numbers_that_agree_to_12_digits_are_the_same(
     tmp_path: Path, quantity: str, left: float, right: float, same: bool
 ) -> None:
-    stored = []
-    for name, value in (("left", left), ("right", right)):
-        arrays = factory.arrays()
-        arrays["state"][1, 0] = value
-        record = factory.record(curves=(factory.curve(quantity=quantity),))
-        stored.append(write(tmp_path / name, record, arrays))
+    stored = differing_in(tmp_path, quantity, left, right)
     found = difference(*stored)
     (curve,) = found.curves
     assert curve.same == found.equal == same

@@ -17,7 +17,6 @@ block: one weight among many has no depth of its own.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,6 +28,7 @@ from depthgauge.network.init import options_of, rms_of
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.rounding import of_mean, rounding
 from depthgauge.recipes.rules import Rule, Target, init_of
+from depthgauge.trace.graph import numberless
 
 __all__ = ["EXACT", "is_constant", "rule_finding"]
 
@@ -109,7 +109,7 @@ class _Seen:
     @property
     def place(self) -> str:
         """Its path, whichever block it stands in."""
-        return re.sub(r"(?<![^.])\d+(?![^.])", "*", self.target.weight.path)
+        return numberless(self.target.weight.path)
 
     def deep(self, init: str) -> bool:
         """Whether it is the recipe's own at half or at twice the depth, or its ratio to that is

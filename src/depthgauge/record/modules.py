@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from depthgauge.errors import TargetError
 from depthgauge.record.changes import Change, between, subject_changes
 from depthgauge.record.parts import Subject
+from depthgauge.trace.graph import LISTED, numberless
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,15 +37,11 @@ def layers_of(module: nn.Module) -> dict[str, str]:
     ``{"blocks.*.up.weight": "12 x [256, 64]"}``."""
     counted: dict[str, Counter[str]] = {}
     for path, parameter in module.named_parameters():
-        counted.setdefault(_pattern(path), Counter())[str(list(parameter.shape))] += 1
+        counted.setdefault(numberless(path), Counter())[str(list(parameter.shape))] += 1
     return {
         pattern: ", ".join(f"{n} x {shape}" for shape, n in shapes.items())
         for pattern, shapes in counted.items()
     }
-
-
-def _pattern(path: str) -> str:
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
 def module_changes(
@@ -164,8 +161,8 @@ def _names(wanted: Mapping[str, str], own: Mapping[str, str], module: nn.Module)
         return {}
     patterns, found, above = dict(zip(own, wanted, strict=True)), {}, dict[str, str]()
     for path, _ in module.named_parameters():
-        texts = patterns[_pattern(path)].split("*")
-        numbers = [*re.findall(r"(?<![^.])\d+(?![^.])", path), ""]
+        texts = patterns[numberless(path)].split("*")
+        numbers = [*LISTED.findall(path), ""]
         found[path] = "".join(a + b for a, b in zip(texts, numbers, strict=True))
         mine, theirs = modules_above(path), modules_above(found[path])
         if len(mine) == len(theirs):

@@ -7,13 +7,10 @@ from math import prod
 
 from depthgauge.trace.analysis import Analysis
 from depthgauge.trace.graph import Value
+from depthgauge.trace.roles import TURNS
 from depthgauge.trace.statistic import argument
 
-__all__ = ["TURNS", "bias_of", "fans_of", "groups_of", "lengths_of", "strides_of"]
-
-
-#: Functions that turn a matrix.
-TURNS = frozenset(("t", "T", "mT", "transpose", "swapaxes", "swapdims", "permute"))
+__all__ = ["bias_of", "fans_of", "groups_of", "lengths_of", "strides_of"]
 
 
 def fans_of(

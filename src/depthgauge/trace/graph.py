@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -173,6 +174,15 @@ class Graph:
     def path(self, i: int) -> str:
         """The path of the module that made value ``i``; ``""`` is the model itself."""
         return self.calls[self.values[i].call].path
+
+
+#: A number in a module path, which counts what a list holds.
+LISTED: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def numberless(path: str) -> str:
+    """``blocks.*.up`` for ``blocks.3.up``: the same of every module in a list."""
+    return LISTED.sub("*", path)
 
 
 def common_path(paths: Iterable[str]) -> str:

@@ -16,7 +16,6 @@ from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import bends_of
 from depthgauge.trace.computed import computed
 from depthgauge.trace.counted import End, Layout, Weight
-from depthgauge.trace.fans import TURNS
 from depthgauge.trace.folding import listed
 from depthgauge.trace.forms import Form, read_form, seen_form
 from depthgauge.trace.forward import quiet
@@ -27,6 +26,7 @@ from depthgauge.trace.logits import outlet
 from depthgauge.trace.nesting import region
 from depthgauge.trace.normed import normed
 from depthgauge.trace.readings import Readings
+from depthgauge.trace.roles import TURNS
 from depthgauge.trace.row import Row, held_by
 from depthgauge.trace.running import run
 

@@ -28,7 +28,9 @@ _MOVED = (
     "take", "take_along_dim", "masked_fill", "masked_select", "channel_shuffle",
 )  # fmt: skip
 #: Views that exchange axes.
-TURNS = ("transpose", "permute", "swapaxes", "swapdims", "t", "T", "mT", "movedim", "moveaxis")
+TURNS = frozenset(
+    ("transpose", "permute", "swapaxes", "swapdims", "t", "T", "mT", "movedim", "moveaxis")
+)
 _PADS = ("pad", "constant_pad_nd", "constantpadnd")
 _ROOTS = ("sqrt", "rsqrt")
 _LENGTHS = ("std", "norm", "linalg_vector_norm", "linalg_norm", "vector_norm", "std_mean")
