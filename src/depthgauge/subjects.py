@@ -34,7 +34,8 @@ def subject_of(
 ) -> Subject | str:
     """The network in float64 under one seed, or why it cannot be run as a module.
 
-    Of a Gaussian batch it sees the first ``EXAMPLES`` or fewer, unless they act on one another.
+    Of a Gaussian batch it sees the first ``EXAMPLES`` or fewer, unless they act on one another. Of
+    a batch that is not finite none is left out: the one that is not may be among the others.
     """
     try:
         model = network.module(seed, torch.float64).to(device)
@@ -84,7 +85,7 @@ def subject_of(
         lambda model=None, batch=None: chain(model, batch),
         ["input", *(f"blocks.{k}" for k in range(network.depth))],
         _branches(network, model),
-        None if together else few,
+        few if not together and bool(given.isfinite().all()) else None,
         directions=directions,
         labels=labels,
     )

@@ -39,9 +39,11 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(x)))
 
 
-def build(layers=4, loss=True):
+def build(layers=4, loss=True, bad=-1):
     model = nn.Sequential(*(Block(16) for _ in range(layers)), nn.Linear(16, 10))
     batch, labels = torch.randn(32, 16), torch.randint(10, (32,))
+    if bad >= 0:
+        batch[bad, 3] = float("nan")
     if not loss:
         return model, batch
     return model, batch, lambda y: F.cross_entropy(y, labels)
@@ -133,6 +135,27 @@ def test_code_with_its_loss_is_judged_by_every_gate(command: Command, folder: Pa
     assert (fast.status, states(fast.document)["stiffness"]) == (1, "fail")
     lost = command(*given, "--instruments", GATES, "--arg", "loss=False")
     assert (lost.status, states(lost.document)["stiffness"]) == (1, "not_measured")
+
+
+@pytest.mark.parametrize("bad", [0, 5])
+@pytest.mark.parametrize("loss", [True, False])
+def test_one_example_that_is_not_a_number_passes_no_gate(
+    command: Command, folder: Path, bad: int, loss: bool
+) -> None:
+    given = ("measure", f"{folder / 'model.py'}:build", "--corridor", "default", "--json")
+    ran = command(*given, "--instruments", GATES, "--arg", f"bad={bad}", "--arg", f"loss={loss}")
+    assert (ran.status, ran.document["verdict"]) == (1, "fail")
+    assert states(ran.document) == {
+        "gradient_ratio": "fail",
+        "participation_share": "not_measured",
+        "stiffness": "not_measured",
+        "functional_update": "not_measured",
+        "nonfinite_fraction": "fail",
+    }
+    summary = ran.document["summary"]
+    for name in ("gradient_ratio", "participation_share"):
+        assert summary[name]["value"] is None
+        assert summary[name]["value_reason"]
 
 
 def test_what_is_no_corridor(command: Command, folder: Path) -> None:

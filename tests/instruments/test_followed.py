@@ -87,6 +87,32 @@ def test_what_reads_earlier_entries_is_one_state() -> None:
     assert examples(profile) == "all at once: they act on one another"
 
 
+class Lengths(Blocks):
+    """No derivative of a length is finite at 0, which is none of what examples do to others."""
+
+    reads_others = False
+
+    def read(self, x: Tensor) -> Tensor:
+        lengths = x.square().sum(-1, keepdim=True).sqrt()
+        return x + lengths + (x.mean(0) if self.reads_others else 0)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_derivative_that_is_not_finite_reaches_no_other_example(others: bool) -> None:
+    model, x = Lengths(), torch.randn(5, N, dtype=torch.float64)
+    model.reads_others = others
+    x[1] = 0
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            p.data.zero_()
+    profile = spectrum(model, x)
+    if others:
+        assert examples(profile) == "all at once: they act on one another"
+        return
+    assert torch.allclose(logs(profile), of_examples(model, x, (0, 4)), atol=1e-9)
+    assert examples(profile) == 2
+
+
 def test_a_list_beside_the_batch_does_not_shift() -> None:
     """Numbers for each example that are no tensor cannot be picked: the whole pass is followed."""
 

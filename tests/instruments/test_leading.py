@@ -370,8 +370,29 @@ def test_no_path_from_end_to_end() -> None:
 def test_states_that_are_not_finite() -> None:
     network = Network("tanh(W(h))*W2(h)", 3, 300, init="normal(1e200)")
     profile = measure(network, 2, dtype="float64", instruments="spectrum,blocks")
+    for name in (*SPECTRUM[1:], "block_gain"):
+        why = "the states are not finite from state 2 on (blocks.1)"
+        assert profile.not_measured[name] == why
+    profile.to_dict()
+
+
+def test_derivatives_that_are_not_finite() -> None:
+    """The states are: a root has none at 0."""
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(300, 300, dtype=torch.float64)
+
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = h + self.layer(torch.relu(h).sqrt())
+            return out
+
+    model, x = nn.Sequential(Root(), Root()), torch.eye(2, 300, dtype=torch.float64)
+    profile = measure(model, x, instruments="spectrum,blocks")
+    assert profile.first_nonfinite() is None
     assert all(np.isnan(profile[name][0]) for name in SPECTRUM[1:])
-    assert np.isnan(profile["block_gain"]).any()
+    assert np.isnan(profile["block_gain"]).all()
     profile.to_dict()
 
 

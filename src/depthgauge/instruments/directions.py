@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from depthgauge.instruments.jacobians import narrow
+from depthgauge.instruments.jacobians import unfit
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain, Kept
 
@@ -46,7 +46,7 @@ def directions(subject: Subject, effort: Effort) -> Found:
 
 def _gradient(chain: Chain, rows: Sequence[int], effort: Effort, found: Found) -> None:
     """What the direction of the loss gradient at the first state gains on its way forward."""
-    if why := narrow(chain):
+    if why := unfit(chain):
         found.missing["direction_gain"] = why
         return
     first = chain.states[0]

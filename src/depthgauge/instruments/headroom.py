@@ -145,7 +145,8 @@ def scaling(widest: Ran, told: Iterable[str], note: dict[str, Any]) -> None:
         note["loss_scaling"] = None
         note.setdefault("loss_scaling_reason", "no gradient of a parameter was measured")
         return
-    every = [seen.largest for seen in widest.ranges.gradients.values()]
+    seen = widest.ranges.gradients.values()
+    every = [math.nan if widest.lost else one.largest for one in seen]
     note["loss_scaling"] = {}
     for name in told:
         room = scaling_room(map(dense, widest.parameters.values()), name)

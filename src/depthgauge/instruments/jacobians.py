@@ -21,21 +21,29 @@ from torch import Tensor
 
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain, batched_vjp
+from depthgauge.network.linear import linear
 from depthgauge.sites import FloatArray
 
-__all__ = ["APJN", "apjn", "end", "narrow"]
+__all__ = ["APJN", "apjn", "end", "unfit"]
 
 APJN = ("apjn", "apjn_standard_error")
 #: Numbers that the gradients of all states at once may take.
 _AT_ONCE = 2**25
 
 
-def narrow(chain: Chain) -> str:
-    """``""``, or why Jacobians in this precision say nothing."""
-    if chain.dtype in (torch.float32, torch.float64):
+def unfit(chain: Chain) -> str:
+    """``""``, or why Jacobians at these states say nothing: they are in a precision too narrow, or
+    not finite, and the Jacobians not the same at every state. Autograd gives numbers there too:
+    comparisons with NaN open and close gates at will."""
+    if chain.dtype not in (torch.float32, torch.float64):
+        kind = str(chain.dtype).removeprefix("torch.")
+        return f"Jacobians are taken in float32 or wider, and the states are {kind}"
+    each = [state.value.isfinite().all().to(chain.device) for state in chain.states]
+    finite = torch.stack(each).tolist()
+    if all(finite) or linear(chain.states[0].edge, chain.states[-1].edge):
         return ""
-    kind = str(chain.dtype).removeprefix("torch.")
-    return f"Jacobians are taken in float32 or wider, and the states are {kind}"
+    first = finite.index(False)
+    return f"the states are not finite from state {first} on ({chain.states[first].path})"
 
 
 # --------------------------------------------------------------------------------- sizes
@@ -46,7 +54,7 @@ def apjn(subject: Subject, effort: Effort) -> Found:
     found = Found()
     with subject.chain() as whole:
         chain = whole.until(effort.until)
-        if why := narrow(chain):
+        if why := unfit(chain):
             found.missing = dict.fromkeys(APJN, why)
             return found
         each = sizes(chain, effort)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,8 +22,11 @@ _NAMED: Final = 64
 
 
 def flushed(g: Tensor, exact: Tensor) -> float:
-    """The share of the elements of ``exact``, shapes alike, that are not 0 and are 0 in ``g``."""
+    """The share of the elements of ``exact``, shapes alike, that are not 0 and are 0 in ``g``; NaN
+    where either has one."""
     g, exact = dense(g), dense(exact)
+    if bool(g.isnan().any() | exact.isnan().any()):
+        return math.nan
     return ((g == 0) & (exact != 0)).double().mean().item() if g.numel() else 0.0
 
 

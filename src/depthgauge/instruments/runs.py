@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError
 from depthgauge.instruments.arithmetic import Arithmetic, not_autocast
 from depthgauge.instruments.ranges import Place, Ranges, extent
+from depthgauge.instruments.rivers import wide
 from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.network.chain import Chain
-from depthgauge.trace.backward import checkpointed, gradients
+from depthgauge.trace.backward import checkpointed, dense, gradients
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.operations import CASTS
 
@@ -24,7 +27,8 @@ __all__ = ["Ran", "Runs", "places_of"]
 @dataclass
 class Ran:
     """One run: states, gradients at them (None: none came), gradients of parameters by name.
-    ``no_states``, ``no_backward``: why there are none."""
+    ``no_states``, ``no_backward``: why there are none. ``lost``: they came back through a NaN, and
+    are NaN."""
 
     states: list[Tensor]
     ranges: Ranges
@@ -33,6 +37,7 @@ class Ran:
     notes: list[str] = field(default_factory=list)
     no_states: str = ""
     no_backward: str = ""
+    lost: bool = False
 
 
 class Runs:
@@ -97,6 +102,8 @@ def _run(
                     total = chain.total()
             named = [(n, p) for n, p in inventory(model).parameters if p.requires_grad]
             _back(ran, chain, total, named)
+            if _lost(chain, total, subject.loss is not None):
+                _forget_gradients(ran)
         except DepthgaugeError as error:  # the loss's
             ran.no_backward = str(error)
         except Exception as error:
@@ -124,6 +131,21 @@ def _back(ran: Ran, chain: Chain, total: Tensor, named: Sequence[tuple[str, nn.P
             f"in '{inside[0]}': a re-entrant checkpoint makes them without one; give it "
             f"use_reentrant=False"
         )
+
+
+def _lost(chain: Chain, total: Tensor, loss: bool) -> bool:
+    """Whether gradients come back through a NaN: autograd gives numbers there too, as comparisons
+    with NaN open and close gates at will. Along a cotangent infinities may add up to NaN, too."""
+    if bool(chain.states[-1].value.isnan().any()):
+        return True
+    ends = [wide(x) for x in chain.outputs if x.is_floating_point()]
+    return bool(total.isnan().any()) and (loss or any(bool(x.isnan().any()) for x in ends))
+
+
+def _forget_gradients(ran: Ran) -> None:
+    ran.lost = True
+    ran.gradients = [g if g is None else torch.full_like(dense(g), nan) for g in ran.gradients]
+    ran.parameters = {n: torch.full_like(dense(g), nan) for n, g in ran.parameters.items()}
 
 
 def places_of(ran: Ran) -> list[Place | None]:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from depthgauge.errors import ModelError, NetworkError
-from depthgauge.instruments.jacobians import end, narrow
+from depthgauge.instruments.jacobians import end, unfit
 from depthgauge.instruments.leading import Ends, Leading, ranks, subspace
 from depthgauge.instruments.spectrum import GradedProducts, effective_ranks
 from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subject
@@ -63,13 +63,17 @@ _FADING = 0.75
 
 @contextmanager
 def _followed(subject: Subject, effort: Effort) -> Iterator[tuple[Chain, list[int], str]]:
-    """The chain, the examples that are followed, and how they are called in notes.
+    """The chain, the examples that are followed, and how they are called in notes; where Jacobians
+    say nothing no examples, and why.
 
     Where examples act on one another, as under a norm over the batch, the whole batch is one state.
     """
     few = subject.few(effort.examples) if subject.few else None
     with ExitStack() as opened:
         chain = opened.enter_context(subject.chain(batch=few)).until(effort.until)
+        if why := unfit(chain):
+            yield chain, [], why
+            return
         if subject.few is None and _coupled(chain):
             states = [dataclasses.replace(state, axis=None) for state in chain.states]
             yield Chain(states, chain.total), [0], "all at once: they act on one another"
@@ -113,8 +117,8 @@ def spectra(subject: Subject, effort: Effort) -> Found:
     """Singular values of ``J_(k->D)`` at some states, and how many directions they leave."""
     found = Found()
     with _followed(subject, effort) as (chain, chosen, words):
-        if why := narrow(chain):
-            found.missing = dict.fromkeys(SPECTRUM, why)
+        if not chosen:
+            found.missing = dict.fromkeys(SPECTRUM, words)
         elif _all_followed(chain, effort):
             _exact(chain, subject.rows, chosen, effort, found)
         else:
@@ -128,8 +132,8 @@ def blocks(subject: Subject, effort: Effort) -> Found:
     """The largest and smallest gain of each block's own Jacobian, mean over examples."""
     found = Found()
     with _followed(subject, effort) as (chain, chosen, words):
-        if why := narrow(chain):
-            found.missing = dict.fromkeys(BLOCKS, why)
+        if not chosen:
+            found.missing = dict.fromkeys(BLOCKS, words)
             return found
         if not _all_followed(chain, effort):
             _leading_of_blocks(chain, subject.rows, chosen, effort, found)
@@ -356,7 +360,12 @@ def _coupled(chain: Chain) -> bool:
         if back.shape[1] != top.examples:
             return True
         back[range(len(some)), some] = 0.0
-        if bool((back != 0).any()):
+        reached = back != 0
+        if not bool(reached.any()):
+            continue
+        # A derivative that is not finite makes NaN of the nothing that its example was asked.
+        own = low.rows(chain.pull(k, k - 1, torch.zeros_like(top.value)[None])) != 0
+        if bool((reached & ~own).any()):
             return True
     return False
 

@@ -180,7 +180,8 @@ class Subject:
     where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
     ``Chain.total`` is the loss among the outputs, or the output along a random cotangent). ``few``
     gives a batch of that many examples, where examples do not act on one another; None where they
-    may. ``picked`` gives the batch with those examples alone, None where it cannot be taken apart.
+    may, or where all have to be looked at. ``picked`` gives the batch with those examples alone,
+    None where it cannot be taken apart.
     ``directions``: ``(k, n)`` and ``labels``: ``(B,)`` or ``(B, T)``, what the user wants to
     see arrive.
     """

@@ -223,9 +223,9 @@ def chain_of_blocks(model: EquationNetwork, h: Tensor, cotangent: Tensor) -> Cha
     """The input and the state after every block of a network that an equation built."""
     with twice_differentiable(), torch.enable_grad():
         h = h.detach().requires_grad_()
-        states = [Kept(get_gradient_edge(h), h.detach(), 0)]
+        states = [Kept(get_gradient_edge(h), h.detach(), 0, "the input")]
         first = h
-        for block in model.blocks:
+        for k, block in enumerate(model.blocks):
             h = block(h, first)
-            states.append(Kept(get_gradient_edge(h), h.detach(), 0))
+            states.append(Kept(get_gradient_edge(h), h.detach(), 0, f"blocks.{k}"))
     return Chain(states, lambda: (h * cotangent).sum(), [h.detach()])

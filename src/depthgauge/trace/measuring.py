@@ -232,7 +232,7 @@ def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
     for t, track in enumerate(analysis.tracks):
         if rows:
             block += 1
-        source = track.states[0]
+        source, start = track.states[0], len(rows)
         rows.append(_state(analysis, readings, source, block, t))
         ends.append((source, block))
         for steps in track.blocks:
@@ -241,6 +241,8 @@ def _rows(analysis: Analysis, readings: Readings, passed: Pass) -> list[_Row]:
                 rows += _step(analysis, readings, t, step, block, placed)
                 rows.append(_state(analysis, readings, step.after, block, t))
                 ends.append((step.after, block))
+        if passed.lost or readings.lost(readings.place(track.states[-1])):
+            _forget_gradients(rows[start:], readings)
     rows += _loose(analysis, readings, placed, sorted(ends))
     rows.sort(key=lambda row: row.block)
     return rows
@@ -272,6 +274,15 @@ def _step(
         if i in between:
             at.append((i, _state(analysis, readings, i, block)))
     return [row for _, row in sorted(at, key=lambda item: item[0])]
+
+
+def _forget_gradients(rows: Sequence[_Row], readings: Readings) -> None:
+    """Make the gradient NaN where it came back through a NaN, as that of an equation is."""
+    for row in rows:
+        row.numbers = tuple(
+            (part, readings.forgotten() if part == "gradient" else found)
+            for part, found in row.numbers
+        )
 
 
 def _sums(analysis: Analysis, link: Link) -> list[int]:

@@ -118,11 +118,14 @@ class Readings:
         self._alias: dict[int, int] = {}  # root of a skip -> the view of it that was read
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
-        self._small = Together(self._state, self.states)
+        #: Of a state, with what shows a NaN where gradients are read.
+        shown = not gradient or not {"rms", "max"}.isdisjoint(state)
+        self._numbers = self._state if shown else (*self._state, "max")
+        self._small = Together(self._numbers, self.states)
         self._small_back = Together(self._gradient, self.gradients)
         #: The statistics of each part, in the order in which they are found.
         self.names: dict[str, tuple[str, ...]] = {
-            "state": self._state,
+            "state": self._numbers,
             "gradient": self._gradient,
             "branch": ("rms", "ratio", "cosine"),
             "gate": self._gates,
@@ -321,7 +324,7 @@ class Readings:
             if not x.is_floating_point() or not x.numel():
                 return
             if not self._small.add(index, x):
-                self.states[index] = numbers(x, self._state, self.examples)
+                self.states[index] = numbers(x, self._numbers, self.examples)
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self.edges:
             node = x.grad_fn
@@ -345,6 +348,20 @@ class Readings:
     def place(self, index: int) -> int:
         """The value at which the state of value ``index`` was read."""
         return index if index in self.states else self._alias.get(index, index)
+
+    def lost(self, index: int) -> bool:
+        """Whether the state that was read at a value holds a NaN: then what came back through it
+        means nothing. Autograd gives numbers there too: comparisons with NaN open and close gates
+        at will."""
+        if not self._gradient or not (found := self.states.get(index)):
+            return False
+        assert not isinstance(found, Tensor)
+        seen = dict(zip(self._numbers, found, strict=True))
+        return any(math.isnan(seen.get(name, 0.0)) for name in ("rms", "max"))
+
+    def forgotten(self) -> list[float]:
+        """The statistics, in the order of ``names``, of a gradient that means nothing."""
+        return [1.0 if name == "nonfinite" else math.nan for name in self._gradient]
 
     def found(self, index: int, *parts: str) -> tuple[tuple[str, Sequence[float]], ...]:
         """What was read at a value of some of the parts ``"state"``, ``"gradient"``, ``"branch"``

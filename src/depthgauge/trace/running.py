@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import ModelError, NetworkError, TargetError
+from depthgauge.instruments.rivers import wide
 from depthgauge.trace.admission import check
 from depthgauge.trace.backward import gradients
 from depthgauge.trace.batches import examples, tensors
@@ -42,6 +43,7 @@ class Pass:
     no_backward: str = ""
     total: float = math.nan  # what the gradient is of
     lifted: bool = True  # whether the batch required a gradient
+    lost: bool = False  # whether what the gradient is of is NaN
 
 
 def run(
@@ -161,6 +163,10 @@ def _backward(
         theirs += perf_counter() - clock - readings.own
         missing = [name for name, p in parameters if id(p) not in reached]
     readings.finish()
+    number = float(total.detach()) if total.numel() == 1 and not total.is_meta else math.nan
+    # Along a cotangent infinities, as of a masked logit, may add up to NaN too.
+    lost = math.isnan(number) and not total.is_meta
+    lost = lost and (loss is not None or any(_lost(tensor) for _, tensor in outputs))
     return Pass(
         graph,
         held,
@@ -171,9 +177,15 @@ def _backward(
         words,
         notes,
         no_backward,
-        float(total.detach()) if total.numel() == 1 and not total.is_meta else math.nan,
+        number,
         not found.note,
+        lost,
     )
+
+
+def _lost(x: Tensor) -> bool:
+    """Whether a value of it is NaN."""
+    return x.is_floating_point() and not x.is_meta and bool(wide(x.detach()).isnan().any())
 
 
 def _whole(

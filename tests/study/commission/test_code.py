@@ -24,12 +24,15 @@ class Block(nn.Module):
         return x + self.scale * y
 
 
-def build(layers: int = 6, scale: float = 1.0) -> Any:
+def build(layers: int = 6, scale: float = 1.0, bad: int | None = None) -> Any:
     blocks = [Block(16, scale) for _ in range(layers)]
     labels = torch.arange(32) % 4
+    batch = torch.randn(32, 16)
+    if bad is not None:
+        batch[bad, 2] = torch.nan
     return (
         nn.Sequential(*blocks, nn.Linear(16, 4)),
-        torch.randn(32, 16),
+        batch,
         lambda logits: F.cross_entropy(logits, labels),
     )
 
@@ -72,6 +75,15 @@ def test_a_module_that_is_out_loses_to_its_rival(tmp_path):
     fixup = gate(run(build, tmp_path / "other", arguments={"scale": 300.0}), "rival")
     assert fixup.state in ("fail", "warn")
     assert "outside" in fixup.reason or "the network is not" in fixup.reason
+
+
+def test_an_example_that_is_not_a_number_passes_no_gate_of_the_transport(tmp_path):
+    found = run(build, tmp_path / "record", arguments={"bad": 5})
+    states = {g.name: g.state for g in found.gates}
+    assert states["rivers"] == "fail"
+    for name in ("directions", "first update", "precision"):
+        assert states[name] in ("fail", "not_measured"), name
+    assert found.state == "fail"
 
 
 @pytest.mark.parametrize(("target", "words"), [(plain, "fixup does not cover this network: ")])
