@@ -27,6 +27,7 @@ from depthgauge.instruments.arithmetic import arithmetic_named
 from depthgauge.instruments.differences import growth
 from depthgauge.instruments.losses import flushed, lost
 from depthgauge.instruments.precision import PRECISION, precision
+from depthgauge.instruments.runs import Runs
 from depthgauge.instruments.step import Step
 from depthgauge.instruments.subject import Branch, Effort, Found
 from depthgauge.network.module import EquationNetwork
@@ -224,6 +225,109 @@ def test_gradients_that_are_exactly_0_were_not_flushed(name: str) -> None:
     exact = torch.tensor([0.0, 0.0, 1e-9, 1.0], dtype=torch.float64)
     assert flushed(exact.half(), exact) == 0.25
     assert flushed(exact.bfloat16(), exact) == 0
+
+
+class Shifted(nn.Module):
+    """A bias in front of a batch norm takes part in nothing; nor does one of attention's keys."""
+
+    def __init__(self, attention: bool, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True) if attention else None
+        self.first, self.norm, self.last = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+        self.factor = factor
+        with torch.no_grad():
+            for name, p in self.named_parameters():
+                if name.endswith("bias"):
+                    p.normal_()
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.attend is not None:
+            out: Tensor = h + self.attend(h, h, h, need_weights=False)[0] * self.factor
+            return out
+        out = h + self.last(torch.tanh(self.norm(self.first(h)))) * self.factor
+        return out
+
+
+def nowhere(name: str, g: Tensor) -> Tensor:
+    """Which elements of a parameter's gradient are 0 but for rounding."""
+    keys = torch.arange(len(g)) // 8 == 1
+    if name == "attend.in_proj_bias":
+        return keys
+    return torch.full_like(g, name == "first.bias", dtype=torch.bool)
+
+
+def weighed(y: Tensor) -> Tensor:
+    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    return (y.double() * weights).sum()
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_a_gradient_that_is_rounding_is_0(attention: bool) -> None:
+    """And what is none stays as it is, bit for bit."""
+    model, x = Shifted(attention), torch.randn(16, *(5,) * attention, 8)
+    subject = subject_of(model, x, weighed)
+    plain, exact = (
+        Runs(subject, Effort()).of(arithmetic_named("float64"), exact=exact)
+        for exact in (False, True)
+    )
+    assert plain is not None
+    assert exact is not None
+    rounding = 0
+    for name, g in plain.parameters.items():
+        none = nowhere(name, g)
+        assert torch.equal(exact.parameters[name], g.where(~none, 0.0)), name
+        assert (g[none].abs() < 1e-13).all()
+        rounding += int((g[none] != 0).sum())
+    assert rounding > 4, "there was some to be seen"
+    assert exact.ranges.gradients == plain.ranges.gradients
+
+
+@pytest.mark.parametrize("name", ["float32", "float16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("factor", [1.0, 1e-9])
+def test_what_is_rounding_is_not_lost_and_what_is_faint_is(
+    name: str, optimizer: str, factor: float
+) -> None:
+    model, x = Shifted(False, factor), torch.randn(16, 8)
+    effort = Effort(arithmetic=name, step=Step(optimizer, 0.1))
+    note = precision(subject_of(model, x, weighed), effort).notes["precision"]
+    faint = factor < 1 and name == "float16"
+    assert "first.bias" not in note["flushed_parameters"]
+    assert (note["flushed_parameters"].get("first.weight", 0.0) > 0.9) == faint
+    assert note["loss_scaling"]["float16"]["flushed"] == float(factor < 1)
+    for each in ("float16", "bfloat16"):
+        assert "first.bias" not in note["lost_updates"][each]["largest"]
+        lost_ones = "first.weight" in note["lost_updates"][each]["frozen"]
+        assert lost_ones == (factor < 1 and optimizer == "sgd")
+
+
+def test_a_backward_pass_that_runs_once() -> None:
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, h: Tensor) -> Tensor:
+            ctx.held = [2.0]
+            return 2 * h
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            out: Tensor = g * ctx.held.pop()
+            return out
+
+    class Doubles(nn.Module):
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = Once.apply(h)
+            return out
+
+    model, x = nn.Sequential(Block(6), Doubles(), Block(6)), torch.randn(4, 6)
+    ran = Runs(subject_of(model, x, weighed), Effort()).of(arithmetic_named("float64"), exact=True)
+    assert ran is not None
+    assert ran.no_backward == ""
+    twin = copy.deepcopy(model).double()
+    weighed(twin(x.double())).backward()
+    for name, p in twin.named_parameters():
+        assert p.grad is not None
+        torch.testing.assert_close(ran.parameters[name], p.grad, rtol=1e-10, atol=0)
 
 
 # ----------------------------------------------------- public case: feed-forward overflow

@@ -73,7 +73,7 @@ def precision(
         if isinstance(effort.arithmetic, str):
             chosen = meant(effort.arithmetic, held, subject.batch)
     runs = Runs(subject, effort, products=chosen.rounds_factors)
-    reference = runs.of(arithmetic_named("float64"))
+    reference = runs.of(arithmetic_named("float64"), exact=True)
     places = places_of(reference) if reference else []
     intended = runs.of(chosen, keep=frozenset(filter(None, places)))
     widest = reference or (intended if chosen.name == "own" else runs.of(own(held, subject.batch)))

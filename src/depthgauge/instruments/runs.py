@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,13 @@ from depthgauge.trace.inventory import inventory
 from depthgauge.trace.operations import CASTS
 
 __all__ = ["Ran", "Runs", "places_of"]
+
+#: What the loss of another backward pass is multiplied by, so that it rounds otherwise: no power of
+#: two, and no whole number.
+_OTHERWISE: Final = 1.7
+#: Up to so many times what two passes round otherwise a gradient is rounding: what both of them
+#: round alike, on the way forward, is as large.
+_ROUNDING: Final = 64
 
 
 @dataclass
@@ -57,9 +64,11 @@ class Runs:
         model: nn.Module | None = None,
         keep: frozenset[Place] = frozenset(),
         backward: bool = True,
+        exact: bool = False,
     ) -> Ran | None:
         """The subject in the arithmetic, or another ``model`` of its structure. ``keep``: places
-        whose tensors are kept, should the states not be found."""
+        whose tensors are kept, should the states not be found. ``exact``: gradients of parameters
+        that are rounding alone are 0."""
         subject, given = self.subject, model or self.subject.model
         ranges = None
         if self._effort.spent:
@@ -71,7 +80,7 @@ class Runs:
         try:
             model, batch = arithmetic.prepared(given, inventory(given), subject.batch)
             ranges = Ranges(model, products=self.products, keep=keep)
-            return _run(subject, model, batch, arithmetic, ranges, backward)
+            return _run(subject, model, batch, arithmetic, ranges, backward, exact)
         except DepthgaugeError as error:
             if ranges is not None and keep and keep <= ranges.kept.keys():
                 return Ran([], ranges, no_states=f"in {arithmetic.name}: {error}")
@@ -86,6 +95,7 @@ def _run(
     arithmetic: Arithmetic,
     ranges: Ranges,
     backward: bool,
+    exact: bool,
 ) -> Ran:
     with arithmetic.around(model) as said, ExitStack() as opened:
         ranges.give(batch)
@@ -101,7 +111,7 @@ def _run(
                 with ranges, ranges.inside("loss"):
                     total = chain.total()
             named = [(n, p) for n, p in inventory(model).parameters if p.requires_grad]
-            _back(ran, chain, total, named)
+            _back(ran, chain, total, named, exact and not checkpointed(total))
             if _lost(chain, total, subject.loss is not None):
                 _forget_gradients(ran)
         except DepthgaugeError as error:  # the loss's
@@ -111,7 +121,13 @@ def _run(
     return ran
 
 
-def _back(ran: Ran, chain: Chain, total: Tensor, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+def _back(
+    ran: Ran,
+    chain: Chain,
+    total: Tensor,
+    named: Sequence[tuple[str, nn.Parameter]],
+    exact: bool,
+) -> None:
     """The gradients at states that one reaches, and those of parameters."""
     edges = {k: state.reached for k, state in enumerate(chain.states) if state.reached is not None}
     wanted: list[Any] = [*edges.values(), *(p for _, p in named)]
@@ -119,11 +135,13 @@ def _back(ran: Ran, chain: Chain, total: Tensor, named: Sequence[tuple[str, nn.P
         ran.no_backward = "no gradient reaches a state"
         return
     with not_autocast(chain.device):
-        back = gradients(total, wanted)
+        back = gradients(total, wanted, keep=exact)
     found = dict(zip(edges, back, strict=False))
     ran.gradients = [found.get(k) for k in range(len(chain.states))]
     pairs = zip(named, back[len(edges) :], strict=True)
     ran.parameters = {name: g for (name, _), g in pairs if g is not None}
+    if exact and ran.parameters:
+        _drop_rounding(ran, chain, total, dict(named))
     inside = [state.path for state in chain.states if state.reached is None]
     if inside and checkpointed(total):
         ran.notes.append(
@@ -131,6 +149,31 @@ def _back(ran: Ran, chain: Chain, total: Tensor, named: Sequence[tuple[str, nn.P
             f"in '{inside[0]}': a re-entrant checkpoint makes them without one; give it "
             f"use_reentrant=False"
         )
+
+
+def _drop_rounding(
+    ran: Ran, chain: Chain, total: Tensor, named: Mapping[str, nn.Parameter]
+) -> None:
+    """Make gradients of parameters 0 where all that is left of their terms is rounding, as at a
+    bias in front of a batch norm: there a pass of another multiple of the loss finds other numbers.
+
+    ``|g| <= 64 max(|d|, rms(d))`` for an element ``g`` and the distance ``d`` of the two passes at
+    it, the root mean square over its tensor.
+    """
+    held = dict(ran.ranges.gradients)
+    try:
+        with not_autocast(chain.device):
+            again = gradients(_OTHERWISE * total, [named[name] for name in ran.parameters])
+    except Exception:  # an operation whose backward runs once: nothing is known to be rounding
+        return
+    finally:
+        ran.ranges.gradients = held
+    for (name, g), other in zip(ran.parameters.items(), again, strict=True):
+        if other is None or g.layout != torch.strided or not g.numel():
+            continue
+        apart = (dense(other) - _OTHERWISE * g).abs()
+        floor = _ROUNDING * apart.clamp_min(apart.square().mean().sqrt())
+        ran.parameters[name] = g.where(~(g.abs() <= floor), 0.0)
 
 
 def _lost(chain: Chain, total: Tensor, loss: bool) -> bool:

@@ -18,14 +18,19 @@ from torch.overrides import has_torch_function
 __all__ = ["checkpointed", "dense", "gradients", "within_modes"]
 
 
-def gradients(total: Tensor, wanted: Sequence[Tensor | GradientEdge]) -> list[Tensor | None]:
-    """Gradients of the number ``total`` at leaves and at edges of its graph; None: none came."""
+def gradients(
+    total: Tensor, wanted: Sequence[Tensor | GradientEdge], *, keep: bool = False
+) -> list[Tensor | None]:
+    """Gradients of the number ``total`` at leaves and at edges of its graph; None: none came.
+    ``keep``: the graph for another pass, unless a re-entrant checkpoint stands in it."""
     reached, reentrant = _leaves(total)
     if reentrant:
         return _through_grad(total, wanted, reached)
     if has_torch_function((total,)):
-        return list(within_modes([total], [torch.ones_like(total)], wanted))
-    return list(torch.autograd.grad(total, wanted, allow_unused=True))  # type: ignore[arg-type]
+        return list(within_modes([total], [torch.ones_like(total)], wanted, keep=keep))
+    return list(
+        torch.autograd.grad(total, wanted, retain_graph=keep, allow_unused=True)  # type: ignore[arg-type]
+    )
 
 
 def within_modes(
