@@ -12,6 +12,7 @@ from torch import Tensor, nn
 __all__ = [
     "DEPTH",
     "WIDTH",
+    "bart",
     "bert",
     "convolutions",
     "encoder",
@@ -302,6 +303,21 @@ def t5(**others: Any) -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     model = T5ForConditionalGeneration(T5Config(**sizes | others)).eval()
     tokens = torch.randint(1, 64, (2, 7)), torch.randint(1, 64, (2, 6))
+    return model, {"input_ids": tokens[0], "decoder_input_ids": tokens[1]}
+
+
+def bart(kind: str = "Bart") -> tuple[nn.Module, Any]:
+    """An encoder and a decoder of one vocabulary: three embeddings and the head share a table.
+    ``kind``: ``Bart``, ``MBart`` (pre-norm) or another of the same form."""
+    import transformers
+
+    sizes: dict[str, Any] = {"d_model": 32, "vocab_size": 64, "max_position_embeddings": 32}
+    for stack in ("encoder", "decoder"):
+        sizes |= {f"{stack}_layers": 2, f"{stack}_attention_heads": 4, f"{stack}_ffn_dim": 96}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    tokens = torch.randint(4, 64, (2, 7)), torch.randint(4, 64, (2, 6))
     return model, {"input_ids": tokens[0], "decoder_input_ids": tokens[1]}
 
 
