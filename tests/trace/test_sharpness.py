@@ -62,9 +62,10 @@ def test_saturated_attention_is_found_in_every_shape(
     assert found is not None
     if batch * heads * tokens <= 32:  # of fewer queries than the sample each is looked at
         assert found == pytest.approx(every(logits, hidden), rel=1e-4)
-    std, _, entropy = found
-    assert 4 < std < 24
-    assert entropy < 0.5
+    else:
+        std, _, entropy = found
+        assert 6 < std < 18
+        assert entropy < 0.4
 
 
 @pytest.mark.parametrize(("batch", "heads"), [(32, 1), (8, 4), (16, 8), (1, 64), (4, 24), (1, 1)])
