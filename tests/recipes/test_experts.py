@@ -316,6 +316,97 @@ def test_a_branch_without_a_last_weight_is_not_measured() -> None:
     assert all(f.measured for f in audit(model, batch, "gpt2").findings)
 
 
+# ----------------------------------------------------------------------------------------- gates
+
+Weighs = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Gated(nn.Module):
+    """What three layers make of the state, multiplied."""
+
+    def __init__(self, how: Weighs) -> None:
+        super().__init__()
+        self.how = how
+        self.a, self.b, self.c = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.how(self.a(x), self.b(x), self.c(x))
+
+
+def _ends(how: Weighs) -> str:
+    """The layers that a branch ends with, in a word."""
+    return "".join(sorted({path[2] for path in _last(*_stack(lambda: Gated(how), 2, 16))}))
+
+
+#: Each with the layers that are no gates.
+ORDERS: dict[str, tuple[Weighs, str]] = {
+    "a (b' c')": (lambda a, b, c: a * (b.sigmoid() * c.sigmoid()), "a"),
+    "(b' c') a": (lambda a, b, c: (b.sigmoid() * c.sigmoid()) * a, "a"),
+    "(a b') c'": (lambda a, b, c: (a * b.sigmoid()) * c.sigmoid(), "a"),
+    "a (b' c)": (lambda a, b, c: a * (b.sigmoid() * c), "ac"),
+    "a (c b')": (lambda a, b, c: a * (c * b.sigmoid()), "ac"),
+    "(b' c) a": (lambda a, b, c: (b.sigmoid() * c) * a, "ac"),
+    "(c b') a": (lambda a, b, c: (c * b.sigmoid()) * a, "ac"),
+    "b' (a c)": (lambda a, b, c: b.sigmoid() * (a * c), "ac"),
+    "a (b' + c')": (lambda a, b, c: a * (b.sigmoid() + c.sigmoid()), "a"),
+    "a (b' + c)": (lambda a, b, c: a * (b.sigmoid() + c), "abc"),
+    "a (c + b')": (lambda a, b, c: a * (c + b.sigmoid()), "abc"),
+}
+
+
+@pytest.mark.parametrize(("how", "ends"), ORDERS.values(), ids=ORDERS)
+def test_gates_read_alike_in_every_order(how: Weighs, ends: str) -> None:
+    assert _ends(how) == ends
+
+
+relu6 = nn.functional.relu6
+SPELLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,
+    "hardsigmoid": nn.functional.hardsigmoid,
+    "relu6": lambda h: relu6(h + 3) / 6,
+    "a sixth": lambda h: 0.16667 * relu6(3 + h),
+    "clamp": lambda h: h.clamp(0, 1),
+    "clamp by name": lambda h: torch.clamp(h, min=0.0, max=1.0),
+    "clamp of six": lambda h: (h + 3).clamp(0, 6) / 6,
+    "relu": lambda h: h.relu().clamp(max=1),
+    "hardtanh": lambda h: nn.functional.hardtanh(h, 0, 1),
+    "tanh": lambda h: 0.5 * (torch.tanh(h / 2) + 1),
+    "tanh halved": lambda h: (1 + torch.tanh(0.5 * h)) / 2,
+    "over": lambda h: 1 / (1 + torch.exp(-h)),
+    "reciprocal": lambda h: torch.reciprocal(1 + (-h).exp()),
+    "power": lambda h: (1 + torch.exp(-h)) ** -1,
+    "less": lambda h: 1 - h.clamp(0, 1),
+}
+
+
+@pytest.mark.parametrize("gate", SPELLED.values(), ids=SPELLED)
+def test_a_gate_is_one_however_it_is_spelled(gate: Callable[[Tensor], Tensor]) -> None:
+    assert _ends(lambda a, b, c: a * gate(b)) == "a"
+    assert _ends(lambda a, b, c: gate(b) * a) == "a"
+
+
+def test_what_is_divided_is_weighed_too() -> None:
+    assert _ends(lambda a, b, c: a / (1 + torch.exp(-b))) == "a"
+    assert _ends(lambda a, b, c: a / (2 + torch.tanh(b))) == "ab"
+
+
+VALUES: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "silu": nn.functional.silu,
+    "relu6": relu6,
+    "clamp of six": lambda h: h.clamp(0, 6),
+    "clamp around zero": lambda h: h.clamp(-1, 1),
+    "clamp below": lambda h: h.clamp(max=1),
+    "sine": torch.sin,
+    "exponential": torch.exp,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_what_is_not_between_zero_and_one_is_a_value(value: Callable[[Tensor], Tensor]) -> None:
+    assert _ends(lambda a, b, c: a * value(b)) == "ab"
+
+
 # ------------------------------------------------------------------- what is attention and what not
 
 
