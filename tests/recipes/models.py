@@ -19,6 +19,7 @@ __all__ = [
     "gpt2",
     "grouped",
     "llama",
+    "mamba",
     "mlp",
     "neox",
     "normed_preactivation",
@@ -319,6 +320,16 @@ def bart(kind: str = "Bart") -> tuple[nn.Module, Any]:
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     tokens = torch.randint(4, 64, (2, 7)), torch.randint(4, 64, (2, 6))
     return model, {"input_ids": tokens[0], "decoder_input_ids": tokens[1]}
+
+
+def mamba() -> tuple[nn.Module, Any]:
+    """State spaces; a block asks its norm for the precision of its gain."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    sizes: dict[str, Any] = {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = MambaForCausalLM(MambaConfig(vocab_size=64, **sizes)).eval()
+    return model, {"input_ids": torch.randint(64, (2, 6))}
 
 
 def bert() -> tuple[nn.Module, Any]:
