@@ -84,6 +84,46 @@ def test_copies_of_a_layer_are_named() -> None:
     assert causes(model, drawn(2, 5, 32)) == []
 
 
+class Numbered(nn.Module):
+    """Two blocks in attributes of their own, by a name with a number in it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.names = [name.format(k) for k in (1, 2)]
+        for own in self.names:
+            layers = (nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 8))
+            self.add_module(own, nn.Sequential(*layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for own in self.names:
+            x = x + self.get_submodule(own)(x)
+        return x
+
+
+@pytest.mark.parametrize("name", ["l{}", "block_{}", "part{}_of_two"])
+def test_copies_in_numbered_attributes_are_named(name: str) -> None:
+    torch.manual_seed(0)
+    model = Numbered(name)
+    assert causes(model, drawn(4, 8)) == []
+    first, second = (model.get_submodule(own) for own in model.names)
+    second.load_state_dict(first.state_dict())
+    (said,) = causes(model, drawn(4, 8))
+    assert said.startswith("layers begin as copies: 2 of 2 pairs of drawn weights in one place")
+    assert f"'{model.names[0]}.0.weight' and '{model.names[1]}.0.weight'" in said
+
+
+def test_copies_of_one_layer_inside_a_block_are_named() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    model = nn.Sequential()
+    for name, part in (("fc1", first), ("act", nn.Tanh()), ("fc2", second)):
+        model.add_module(name, part)
+    assert causes(model, drawn(4, 8)) == []
+    second.weight.data.copy_(first.weight.data)
+    (said,) = causes(model, drawn(4, 8))
+    assert "1 of 1 pairs" in said
+
+
 @pytest.mark.parametrize("alike", ["shared", "zero", "frozen"])
 def test_what_is_alike_by_design_is_no_copy(alike: str) -> None:
     blocks = [nn.Linear(8, 8) for _ in range(3)]

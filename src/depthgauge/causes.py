@@ -8,6 +8,7 @@ not see the output. A layer of zeros that the first step wakes is by design, and
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -56,27 +57,41 @@ def causes(model: nn.Module, batch: Any, passed: Pass, readings: Readings) -> li
 def _copies(passed: Pass) -> Iterator[str]:
     """Tensors in one place of several blocks that hold the same numbers and are not shared.
 
-    Constants, zeros and ones among them, begin alike by design; so does what is frozen. Vectors
-    are left out: PyTorch's own Transformer draws the matrices of its copies anew and no bias.
+    Blocks are what a list holds, or where none of those are copies what is numbered by its name
+    (``l1``, ``block_2``). Constants, zeros and ones among them, begin alike by design; so does what
+    is frozen. Vectors are left out: PyTorch's own Transformer draws the matrices of its copies anew
+    and no bias.
     """
-    places: dict[tuple[str, tuple[int, ...]], list[tuple[str, Tensor]]] = defaultdict(list)
-    for name, p in passed.held.parameters:
-        if p.requires_grad and p.dim() > 1 and p.numel() and name != (place := numberless(name)):
-            places[place, tuple(p.shape)].append((name, p.detach()))
-    equal = pairs = 0
-    first: tuple[str, str] | None = None
-    for group in places.values():
-        if len(group) > 1:
-            pairs += math.comb(len(group), 2)
-            for same in _equal(group):
-                equal += math.comb(len(same), 2)
-                first = first or (same[0], same[1])
-    if first is not None:
-        yield (
-            f"blocks begin as copies: {equal} of {pairs} pairs of drawn weights in one place hold "
-            f"the same numbers without being shared, such as '{first[0]}' and '{first[1]}'; a "
-            f"layer was copied after it was drawn: draw each copy anew"
-        )
+    drawn = [
+        (name, p.detach())
+        for name, p in passed.held.parameters
+        if p.requires_grad and p.dim() > 1 and p.numel()
+    ]
+    for what, place in (("blocks", numberless), ("layers", _unnumbered)):
+        places: dict[tuple[str, tuple[int, ...]], list[tuple[str, Tensor]]] = defaultdict(list)
+        for name, p in drawn:
+            if name != (where := place(name)):
+                places[where, tuple(p.shape)].append((name, p))
+        equal = pairs = 0
+        first: tuple[str, str] | None = None
+        for group in places.values():
+            if len(group) > 1:
+                pairs += math.comb(len(group), 2)
+                for same in _equal(group):
+                    equal += math.comb(len(same), 2)
+                    first = first or (same[0], same[1])
+        if first is not None:
+            yield (
+                f"{what} begin as copies: {equal} of {pairs} pairs of drawn weights in one place "
+                f"hold the same numbers without being shared, such as '{first[0]}' and "
+                f"'{first[1]}'; a layer was copied after it was drawn: draw each copy anew"
+            )
+            return
+
+
+def _unnumbered(path: str) -> str:
+    """``l*.up_*`` for ``l1.up_2``: numbers in names stand for a place too."""
+    return re.sub(r"\d+", "*", path)
 
 
 def _equal(group: Sequence[tuple[str, Tensor]]) -> Iterator[list[str]]:

@@ -314,6 +314,14 @@ def test_a_tied_layer_is_not_two_anonymous_ones():
     assert (untied.branches, untied.parallel, untied.inner) == (2, 1, 1)
 
 
+def test_a_number_is_read_through_dropout_behind_a_sum():
+    for text in ("0.25 * dropout(h + W(h), p=0.1)", "dropout(0.25 * (h + W(h)), p=0.1)"):
+        (merge,) = count(parse(text)).merges
+        assert (merge.factor, merge.branches[0].factor) == (0.25, 0.25), text
+    (behind,) = count(parse("0.25 * dropout(layernorm(h + W(h)), p=0.1)")).merges
+    assert behind.factor == 1, "behind a norm it scales no sum"
+
+
 def test_opaque_operations_are_layers_of_their_own_if_they_have_weights():
     """As above, the second sum holds the first only if its operation is the same one."""
     apart = count(parse("h + opaque('a', h, m=1) + W2(h + opaque('a', h, m=1))"))

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 __all__ = [
     "DEPTH",
     "WIDTH",
+    "bart",
     "bert",
     "convolutions",
     "encoder",
     "gpt2",
     "grouped",
     "llama",
+    "mamba",
     "mlp",
     "neox",
     "normed_preactivation",
@@ -303,6 +305,31 @@ def t5(**others: Any) -> tuple[nn.Module, Any]:
     model = T5ForConditionalGeneration(T5Config(**sizes | others)).eval()
     tokens = torch.randint(1, 64, (2, 7)), torch.randint(1, 64, (2, 6))
     return model, {"input_ids": tokens[0], "decoder_input_ids": tokens[1]}
+
+
+def bart(kind: str = "Bart") -> tuple[nn.Module, Any]:
+    """An encoder and a decoder of one vocabulary: three embeddings and the head share a table.
+    ``kind``: ``Bart``, ``MBart`` (pre-norm) or another of the same form."""
+    import transformers
+
+    sizes: dict[str, Any] = {"d_model": 32, "vocab_size": 64, "max_position_embeddings": 32}
+    for stack in ("encoder", "decoder"):
+        sizes |= {f"{stack}_layers": 2, f"{stack}_attention_heads": 4, f"{stack}_ffn_dim": 96}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    tokens = torch.randint(4, 64, (2, 7)), torch.randint(4, 64, (2, 6))
+    return model, {"input_ids": tokens[0], "decoder_input_ids": tokens[1]}
+
+
+def mamba() -> tuple[nn.Module, Any]:
+    """State spaces; a block asks its norm for the precision of its gain."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    sizes: dict[str, Any] = {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = MambaForCausalLM(MambaConfig(vocab_size=64, **sizes)).eval()
+    return model, {"input_ids": torch.randint(64, (2, 6))}
 
 
 def bert() -> tuple[nn.Module, Any]:

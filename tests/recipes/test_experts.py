@@ -112,6 +112,53 @@ class Squeezed(nn.Module):
         return out
 
 
+class Stacked(nn.Module):
+    """Two stacks of experts that einsum contracts, and a router."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.router = how, nn.Linear(16, 4, bias=False)
+        self.up = nn.Parameter(torch.randn(4, 16, 40) / 4)
+        self.down = nn.Parameter(torch.randn(4, 40, 16) / 40**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        g = self.router(x).softmax(-1)
+        inner = torch.einsum("btd,edf->btef", x, self.up).relu()
+        if self.how == "three at once":
+            made = torch.einsum("btef,efd,bte->btd", inner, self.down, g)
+            return torch.add(x, made)
+        made = torch.einsum("btef,efd->bted", inner, self.down)
+        if self.how == "a sum":
+            return torch.add(x, (made * g[..., None]).sum(2))
+        return torch.add(x, torch.einsum("bted,bte->btd", made, g))
+
+
+class Attending(nn.Module):
+    """Attention whose scores are spelled in one of several ways."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.bias = how, nn.Linear(16, 5)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.q(x) / 4, self.k(x), self.v(x)
+        if self.how == "linear":
+            return torch.add(x, self.o(q.relu() @ (k.relu().mT @ v)))
+        if self.how == "sums":
+            p = (q[:, :, None] * k[:, None]).sum(-1).softmax(-1)
+            return torch.add(x, self.o((p[..., None] * v[:, None]).sum(2)))
+        scores = torch.einsum("bqd,bkd->bqk", q, k)
+        hidden = torch.ones(5, 5).triu(1) > 0
+        if self.how == "shifted":
+            scores = self.bias(x) + scores
+        elif self.how == "masked":
+            scores = scores.masked_fill(hidden, -1e4)
+        elif self.how == "chosen":
+            scores = torch.where(hidden, -1e4, scores)
+        return torch.add(x, self.o(scores.softmax(-1) @ v))
+
+
 class Mixing(nn.Module):
     """A branch that ends without a weight of its own: averages of neighbours."""
 
@@ -267,3 +314,151 @@ def test_a_branch_without_a_last_weight_is_not_measured() -> None:
     assert [f.of - f.matching for f in found.findings if f.state == "NOT MEASURED"] == [1]
     model = nn.Sequential(*blocks[::2])
     assert all(f.measured for f in audit(model, batch, "gpt2").findings)
+
+
+# ----------------------------------------------------------------------------------------- gates
+
+Weighs = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Gated(nn.Module):
+    """What three layers make of the state, multiplied."""
+
+    def __init__(self, how: Weighs) -> None:
+        super().__init__()
+        self.how = how
+        self.a, self.b, self.c = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.how(self.a(x), self.b(x), self.c(x))
+
+
+def _ends(how: Weighs) -> str:
+    """The layers that a branch ends with, in a word."""
+    return "".join(sorted({path[2] for path in _last(*_stack(lambda: Gated(how), 2, 16))}))
+
+
+#: Each with the layers that are no gates.
+ORDERS: dict[str, tuple[Weighs, str]] = {
+    "a (b' c')": (lambda a, b, c: a * (b.sigmoid() * c.sigmoid()), "a"),
+    "(b' c') a": (lambda a, b, c: (b.sigmoid() * c.sigmoid()) * a, "a"),
+    "(a b') c'": (lambda a, b, c: (a * b.sigmoid()) * c.sigmoid(), "a"),
+    "a (b' c)": (lambda a, b, c: a * (b.sigmoid() * c), "ac"),
+    "a (c b')": (lambda a, b, c: a * (c * b.sigmoid()), "ac"),
+    "(b' c) a": (lambda a, b, c: (b.sigmoid() * c) * a, "ac"),
+    "(c b') a": (lambda a, b, c: (c * b.sigmoid()) * a, "ac"),
+    "b' (a c)": (lambda a, b, c: b.sigmoid() * (a * c), "ac"),
+    "a (b' + c')": (lambda a, b, c: a * (b.sigmoid() + c.sigmoid()), "a"),
+    "a (b' + c)": (lambda a, b, c: a * (b.sigmoid() + c), "abc"),
+    "a (c + b')": (lambda a, b, c: a * (c + b.sigmoid()), "abc"),
+}
+
+
+@pytest.mark.parametrize(("how", "ends"), ORDERS.values(), ids=ORDERS)
+def test_gates_read_alike_in_every_order(how: Weighs, ends: str) -> None:
+    assert _ends(how) == ends
+
+
+relu6 = nn.functional.relu6
+SPELLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,
+    "hardsigmoid": nn.functional.hardsigmoid,
+    "relu6": lambda h: relu6(h + 3) / 6,
+    "a sixth": lambda h: 0.16667 * relu6(3 + h),
+    "clamp": lambda h: h.clamp(0, 1),
+    "clamp by name": lambda h: torch.clamp(h, min=0.0, max=1.0),
+    "clamp of six": lambda h: (h + 3).clamp(0, 6) / 6,
+    "relu": lambda h: h.relu().clamp(max=1),
+    "hardtanh": lambda h: nn.functional.hardtanh(h, 0, 1),
+    "tanh": lambda h: 0.5 * (torch.tanh(h / 2) + 1),
+    "tanh halved": lambda h: (1 + torch.tanh(0.5 * h)) / 2,
+    "over": lambda h: 1 / (1 + torch.exp(-h)),
+    "reciprocal": lambda h: torch.reciprocal(1 + (-h).exp()),
+    "power": lambda h: (1 + torch.exp(-h)) ** -1,
+    "less": lambda h: 1 - h.clamp(0, 1),
+}
+
+
+@pytest.mark.parametrize("gate", SPELLED.values(), ids=SPELLED)
+def test_a_gate_is_one_however_it_is_spelled(gate: Callable[[Tensor], Tensor]) -> None:
+    assert _ends(lambda a, b, c: a * gate(b)) == "a"
+    assert _ends(lambda a, b, c: gate(b) * a) == "a"
+
+
+def test_what_is_divided_is_weighed_too() -> None:
+    assert _ends(lambda a, b, c: a / (1 + torch.exp(-b))) == "a"
+    assert _ends(lambda a, b, c: a / (2 + torch.tanh(b))) == "ab"
+
+
+VALUES: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "silu": nn.functional.silu,
+    "relu6": relu6,
+    "clamp of six": lambda h: h.clamp(0, 6),
+    "clamp around zero": lambda h: h.clamp(-1, 1),
+    "clamp below": lambda h: h.clamp(max=1),
+    "sine": torch.sin,
+    "exponential": torch.exp,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_what_is_not_between_zero_and_one_is_a_value(value: Callable[[Tensor], Tensor]) -> None:
+    assert _ends(lambda a, b, c: a * value(b)) == "ab"
+
+
+# ------------------------------------------------------------------- what is attention and what not
+
+
+@pytest.mark.parametrize("how", ["a product", "a sum", "three at once"])
+def test_a_mixture_of_two_stacks_has_two_layers_in_series(how: str) -> None:
+    model, batch = _stack(lambda: Stacked(how), 4, 5, 16)
+    found = layout(model, batch)
+    assert [(branch.m, branch.attends) for branch in found.branches] == [(2, False)] * 3
+    assert _last(model, batch) == {f"{k}.down" for k in range(3)}
+
+
+@pytest.mark.parametrize("how", ["plain", "linear", "sums", "shifted", "masked", "chosen"])
+def test_attention_has_four(how: str) -> None:
+    found = layout(*_stack(lambda: Attending(how), 4, 5, 16))
+    assert [(branch.m, branch.attends) for branch in found.branches] == [(4, True)] * 3
+
+
+def _inner(model: nn.Module, batch: Any) -> str:
+    parts = audit(model, batch, "fixup").findings
+    return next(part.said for part in parts if part.part == "inner weights of branches")
+
+
+@pytest.mark.parametrize("how", ["product", "sum"])
+def test_fixup_draws_experts_as_layers(how: str) -> None:
+    applied = apply(*(given := _stack(lambda: Mixed(how), 4, 5, 16)), "fixup")
+    model, batch = applied.model, given[1]
+    assert _inner(model, batch).endswith(
+        "He (fan out) times L^(-1/(2m-2)), L = 3: 0.5774 for m = 2"
+    )
+    with torch.no_grad():
+        for block in range(3):
+            for expert in range(3):
+                model.get_parameter(f"{block}.up.{expert}.module.weight").mul_(0.7)
+    assert _inner(model, batch).startswith("9 of 12 inner weights of branches: std 0.09")
+
+
+def test_fixup_draws_squeeze_and_excitation_as_layers() -> None:
+    """Its longest path has four layers, two of them in the gate."""
+    applied = apply(*(given := _stack(Squeezed, 2, 8, 6, 6)), "fixup")
+    model, batch = applied.model, given[1]
+    assert layout(model, batch).m == (4,)
+    assert _inner(model, batch).endswith(
+        "He (fan out) times L^(-1/(2m-2)), L = 3: 0.8327 for m = 4"
+    )
+    with torch.no_grad():  # He's std is sqrt(2 / 72), that of Xavier sqrt(2 / 144)
+        for block in range(3):
+            model.get_parameter(f"{block}.a.module.weight").mul_(0.5**0.5)
+    assert _inner(model, batch).startswith("3 of 9 inner weights of branches: std 0.097")
+
+
+@pytest.mark.parametrize("how", ["plain", "sums"])
+def test_fixup_draws_attention_by_xavier(how: str) -> None:
+    applied = apply(*(given := _stack(lambda: Attending(how), 4, 5, 16)), "fixup")
+    said = _inner(applied.model, given[1])
+    assert said.endswith("Xavier times L^(-1/(2m-2)), L = 3: 0.8327 for m = 4")

@@ -1,10 +1,12 @@
-"""A head that shares its table with the embedding multiplies the stream by d^-1/2 in front of it: a
+"""A head that shares its table with the embedding: one that is to be zero gets a weight of its own
+and leaves all embeddings their table; the d^-1/2 by which such a head multiplies the stream is a
 number of the head, not of the last sum."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from depthgauge.recipes.audit import audit
 from depthgauge.recipes.wrappers import Left, Times
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_module, said
-from tests.recipes.models import neox, t5
+from tests.recipes.models import bart, bert, gpt2, neox, t5
 
 
 def tied_t5() -> tuple[nn.Module, Any]:
@@ -130,3 +132,122 @@ def test_halves_are_put_right_where_they_stand_behind_a_block() -> None:
 
 def test_parallel_branches_share_the_place_of_their_sum() -> None:
     assert [branch.place for branch in layout(*neox()).branches] == [0, 0, 1, 1, 2, 2]
+
+
+def t5_that_drops() -> tuple[nn.Module, Any]:
+    model, batch = t5(tie_word_embeddings=True, dropout_rate=0.1)
+    return model.train(), batch
+
+
+def test_the_number_behind_dropout_is_read_once() -> None:
+    """In training mode dropout stands between the last sum and the number of the head."""
+    applied, batch = on_module("fixup", t5_that_drops)
+    last = layout(applied.model, batch).branches[-1]
+    assert last.skip == last.factor == last.behind == pytest.approx(32**-0.5)
+    broken(applied.model, batch, "fixup", halve_last, "1 of 10 sums: 0.5 h")
+
+
+# ------------------------------------------------------------------------------ a head of zeros
+
+
+def tables(model: nn.Module) -> dict[str, Tensor]:
+    """What each embedding of tokens looks up, by its path."""
+    return {
+        path: module.weight
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and module.num_embeddings == 64
+    }
+
+
+@pytest.mark.parametrize(
+    ("build", "head"),
+    [
+        (bart, "lm_head"),
+        (partial(bart, "MBart"), "lm_head"),
+        (tied_t5, "lm_head"),
+        (gpt2, "lm_head"),
+        (bert, "cls.predictions.decoder"),
+    ],
+    ids=["bart", "mbart", "t5", "gpt2", "bert"],
+)
+def test_a_head_of_zeros_leaves_all_embeddings_their_table(
+    build: Callable[[], tuple[nn.Module, Any]], head: str
+) -> None:
+    given, batch = build()
+    (before,) = {id(table): table for table in tables(given).values()}.values()
+    applied = apply(given, batch, "fixup")
+    assert audit(applied.model, batch, "fixup").holds, said(audit(applied.model, batch, "fixup"))
+    (after,) = {id(table): table for table in tables(applied.model).values()}.values()
+    assert torch.equal(after, before), "embeddings share one table, which is as it was"
+    own = applied.model.get_parameter(f"{head}.weight")
+    assert own is not after
+    assert not own.any()
+
+
+def shared_again(model: nn.Module) -> None:
+    """The head's table is the embedding's, as it was given."""
+    model.lm_head.weight = model.get_parameter("model.shared.weight")  # type: ignore[union-attr]
+
+
+def all_zero(model: nn.Module) -> None:
+    """The table of embeddings and head is zero."""
+    shared_again(model)
+    with torch.no_grad():
+        model.get_parameter("model.shared.weight").zero_()
+
+
+def zero_beside(model: nn.Module) -> None:
+    """The table of the embeddings is zero, the head's own is too."""
+    with torch.no_grad():
+        model.get_parameter("model.shared.weight").zero_()
+
+
+def zero_encoder(model: nn.Module) -> None:
+    table = nn.Parameter(torch.zeros(64, 32))
+    model.get_submodule("model.encoder.embed_tokens").weight = table
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        (shared_again, "1 of 1 weights of the head: 'model.shared.weight' is an embedding's table"),
+        (all_zero, "1 of 1 weights of the head: 'model.shared.weight' is an embedding's table"),
+        (all_zero, "2 of 2 streams begin with embeddings that are all zero"),
+        (zero_beside, "2 of 2 streams begin with embeddings that are all zero"),
+        (zero_encoder, "1 of 2 streams begin with embeddings that are all zero"),
+    ],
+)
+def test_embeddings_of_zeros_are_not_a_head_of_zeros(
+    plant: Callable[[nn.Module], None], words: str
+) -> None:
+    model, batch = bart()
+    broken(apply(model, batch, "fixup").model, batch, "fixup", plant, words)
+
+
+class Rows(nn.Module):
+    """Its one table is looked up and multiplied by in its own forward pass."""
+
+    def __init__(self, indexed: bool) -> None:
+        super().__init__()
+        self.indexed, self.table = indexed, nn.Embedding(64, 16)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 16)) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.table.weight[x] if self.indexed else self.table(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return h @ self.table.weight.T
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_table_that_no_layer_holds_is_left_and_named(indexed: bool) -> None:
+    torch.manual_seed(0)
+    model, batch = Rows(indexed), torch.randint(64, (2, 7))
+    applied = apply(model, batch, "fixup")
+    assert torch.equal(applied.model.get_parameter("table.weight"), model.table.weight)
+    assert not any("weights of the head" in change for change in applied.changes)
+    words = "1 of 1 weights of the head: 'table.weight' is an embedding's table as well"
+    assert any(left.startswith(words) for left in applied.left)
+    assert not audit(applied.model, batch, "fixup").holds

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from depthgauge.equation.branches import COEFFICIENTS, Branch, Count, Merge, ordered, worst
-from depthgauge.equation.nodes import Add, Block, Norm
+from depthgauge.equation.nodes import Add, Block, Dropout, Norm
 from depthgauge.equation.regions import Op, Region, Term, graph
 from depthgauge.errors import expect
 
@@ -75,7 +75,7 @@ def _run(region: Region, i: int) -> _Piece:
     for step in reversed(steps) if region.leaf(base) else ():
         if scaled := region.scaled(step):
             by = by.times(scaled)
-        elif not isinstance(region.ops[step].node, Add):
+        elif not isinstance(region.ops[step].node, Add | Dropout):
             break
     nodes = [region.ops[step].node for step in steps]
     return _Wrapper(tuple(n for n in nodes if isinstance(n, Norm)), by.coefficient, by.number)

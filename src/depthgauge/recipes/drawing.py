@@ -15,6 +15,7 @@ from depthgauge.network.init import INITIALISERS, options_of
 from depthgauge.recipes.rules import Target, init_of
 from depthgauge.recipes.work import Work
 from depthgauge.recipes.wrappers import Standardised
+from depthgauge.trace.counted import Weight
 
 __all__ = ["draw", "drawn"]
 
@@ -41,14 +42,19 @@ def drawn(target: Target, parameter: Tensor, seed: int) -> Tensor:
 def draw(work: Work, seed: int) -> None:
     drawn_before: set[tuple[str, str]] = set()
     for rule in work.plan.rules:
+        left = 0
         for target in rule.targets:
             place = (target.weight.path, target.weight.role)
             if place in drawn_before:
                 continue  # of a module that runs several times
             drawn_before.add(place)
             zeros = init_of(target.init).kind == "zeros"
-            find = _untied if zeros else nn.Module.get_parameter
-            parameter = find(work.model, target.weight.path)
+            parameter: nn.Parameter | None = work.model.get_parameter(target.weight.path)
+            if zeros and target.weight.looked_up:
+                parameter = _own(work, target.weight)
+            if parameter is None:
+                left += 1
+                continue
             with torch.no_grad():
                 first = replace(target, init=target.raw) if target.raw else target
                 parameter.copy_(drawn(first, parameter, seed))
@@ -56,8 +62,8 @@ def draw(work: Work, seed: int) -> None:
                     _zero_bias(work, target.weight.owner)
             if target.raw:
                 _standardise(work, target)
-        if rule.targets:
-            work.changes.append(f"{len(rule.targets)} {rule.group}: {rule.told}")
+        if len(rule.targets) > left:
+            work.changes.append(f"{len(rule.targets) - left} {rule.group}: {rule.told}")
 
 
 def _standardise(work: Work, target: Target) -> None:
@@ -86,18 +92,16 @@ def _zero_bias(work: Work, path: str) -> None:
         bias.zero_()
 
 
-def _untied(model: nn.Module, path: str) -> nn.Parameter:
-    """The parameter of that path; of a tied one what follows its first owner is parted from it."""
-    parameter = model.get_parameter(path)
-    owners = [
-        (module, name)
-        for module in model.modules()
-        for name, p in module._parameters.items()
-        if p is parameter
-    ]
-    if len(owners) < 2:
-        return parameter
-    parted = nn.Parameter(parameter.detach().clone())
-    for module, name in owners[1:]:
-        setattr(module, name, parted)
-    return parted
+def _own(work: Work, weight: Weight) -> nn.Parameter | None:
+    """A parameter for the layer alone, in place of the table that embeddings look up as well, which
+    they keep; None where the layer is none that holds the table without looking it up itself."""
+    table, layer = work.model.get_parameter(weight.path), work.modules.get(weight.called)
+    if layer is None or weight.called in work.found.lookups:
+        return None
+    names = [name for name, p in layer._parameters.items() if p is table]
+    if not names:
+        return None
+    own = nn.Parameter(table.detach().clone(), table.requires_grad)
+    for name in names:
+        setattr(layer, name, own)
+    return own

@@ -42,7 +42,7 @@ def _plan(layout: Layout) -> Plan:
     refuse_plain(layout, "Fixup")
     for branch in layout.branches:
         _refuse(branch.m)
-    attends = any(branch.m == 4 for branch in layout.branches)
+    attends = any(branch.attends for branch in layout.branches)
     inner = [_inner(layout, branch, attends) for branch in layout.branches]
     last = [w for branch in layout.branches for w in branch.weights if w.last]
     laws = ", ".join(f"{fixup_scale(layout.L, m):.4f} for m = {m}" for m in layout.m)
@@ -194,7 +194,8 @@ FIXUP = Recipe(
     ),
     (
         "L counts residual branches of the whole network, not layers and not those of a stage",
-        "m does not count the shortcut; attention has m = 4",
+        "m does not count the shortcut; attention has m = 4, and so may have what is none, as "
+        "squeeze and excitation behind two layers",
         "m = 1 has no inner weight: the rule says nothing but the zero",
         "an encoder's and a decoder's branches are counted together, 30 in a 6 + 6 Transformer, "
         "for cross-attention too",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from depthgauge.recipes.ends_held import final_finding, outlet_finding
 from depthgauge.recipes.finding import Finding, counted_finding
@@ -27,6 +27,7 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
             yield rule_finding(rule, parameters if rule.bare else weights, kept)
     if unseen := uncounted(found, plan):
         yield _unseen(unseen)
+    yield from _empty(found, parameters)
     if plan.ends and (endless := [b.path for b in found.branches if not _ended(b)]):
         yield _endless(endless, len(found.branches))
     yield from form_findings(found, plan.forms, parameters, once=plan.everywhere is None)
@@ -51,6 +52,22 @@ def _unseen(paths: Sequence[str]) -> Finding:
     said = f"{len(paths)} weights that the rule speaks of were not checked: their inputs could not "
     said += f"be counted ('{paths[0]}')"
     return Finding("weights that could not be counted", 0, len(paths), said, measured=False)
+
+
+def _empty(found: Layout, parameters: Mapping[str, Tensor]) -> Iterator[Finding]:
+    """Of streams that begin with what the batch is looked up in those that begin with zeros alone,
+    where there is one: no recipe zeroes an embedding."""
+    read = {name: tables for name, tables in found.read.items() if tables}
+    zero = [
+        (name, tables)
+        for name, tables in read.items()
+        if all(path in parameters and not bool(parameters[path].any()) for path in tables)
+    ]
+    if zero:
+        (name, tables), *_ = zero
+        said = f"{len(zero)} of {len(read)} streams begin with embeddings that are all zero: what "
+        said += f"'{name}' is given says nothing ('{tables[0]}')"
+        yield Finding("streams that begin with zeros", len(read) - len(zero), len(read), said)
 
 
 def _ended(branch: Residual) -> bool:

@@ -95,6 +95,12 @@ def _normalised(model: nn.Module, batch: Any) -> str:
             f"'{across[0]}' has lengths for its inputs, expected one for each output; use dim=1 "
             f"for a transposed convolution, else dim=0"
         )
+    if unread := [place_of(w)[0] for w in found.layers if not (w.lengths and w.bias)]:
+        raise NetworkError(
+            f"the layer '{unread[0]}' is computed in parts outside of its module, which hide its "
+            f"length or its bias, and weight normalisation sets both on data; give that layer a "
+            f"forward pass of its own"
+        )
     named, axes = dict(model.named_parameters()), _axes(found)
     lengths = {place_of(w)[0]: (named[w.lengths], named[w.bias]) for w in found.layers}
     still = []

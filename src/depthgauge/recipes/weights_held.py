@@ -79,7 +79,14 @@ class _Seen:
     def of(self, init: str) -> float:
         return rms_of(init_of(init), self.target.weight.group, self.target.scope)
 
+    @property
+    def silences(self) -> bool:
+        """Whether zeros are asked of what an embedding looks up too, which would silence it."""
+        return self.kind == "zeros" and self.target.weight.looked_up
+
     def follows(self, init: str) -> bool:
+        if self.silences:
+            return False
         if not self.target.sized and init == self.target.init:
             return True
         if init_of(init).kind == "constant":  # of few numbers a size would say too little
@@ -204,6 +211,10 @@ def rule_finding(
         return Finding(rule.group, right, len(seen), said, _ratio(seen))
     head = f"{len(wrong)} of {len(seen)} {rule.group}: "
     path = f" ('{wrong[0].target.weight.path}')"
+    if all(s.silences for s in wrong):
+        said = f"{head}'{wrong[0].target.weight.path}' is an embedding's table as well, where "
+        said += "zeros leave the stream nothing to begin with; give the layer a weight of its own"
+        return Finding(rule.group, right, len(seen), said)
     if all(s.expected == 0 for s in wrong):
         size = "std" if any(s.tensor.numel() > 1 for s in wrong) else "size"
         largest = max(s.rms for s in wrong)

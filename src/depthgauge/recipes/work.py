@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from depthgauge.recipes.rules import Form, Plan
@@ -82,7 +83,7 @@ class Work:
             return
         parent, _, name = path.rpartition(".")
         if not isinstance(getattr(self.modules[parent], name), nn.Identity):
-            self.wrap(path, lambda _: make(), what)
+            self.wrap(path, lambda norm: _in_place(norm, make()), what)
 
     def end(
         self,
@@ -126,3 +127,13 @@ class Work:
         """Whether a module of the model has this path, and none is inside of it."""
         module = self.modules.get(path) if path else None
         return module is not None and not any(True for _ in module.children())
+
+
+def _in_place(norm: nn.Module, made: nn.Module) -> nn.Module:
+    """What takes a norm's place, with something that answers for the gain: models ask it for the
+    precision of the norm (``x.to(self.norm.weight.dtype)``). It is no parameter and used by none.
+    """
+    gain = getattr(norm, "weight", None)
+    if isinstance(gain, Tensor) and not hasattr(made, "weight"):
+        made.register_buffer("weight", torch.ones_like(gain), persistent=False)
+    return made

@@ -247,7 +247,8 @@ class Layout:
     one, the tables whose rows attention averages beside its values (of relations), the second
     streams beside post-norm ones, how often each module ran, by its path, of each stream the
     tables that what it begins with was made of, and by its parameter each weight that the model
-    computes at each pass."""
+    computes at each pass. ``lookups``: the modules that look a table up. ``read``: of each stream
+    those tables that the batch is looked up in, not places that the model counts itself."""
 
     branches: tuple[Residual, ...]
     heads: tuple[Weight, ...]
@@ -270,6 +271,8 @@ class Layout:
     runs: Mapping[str, int] = field(default_factory=dict)
     begun: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     computed: Mapping[str, Computed] = field(default_factory=dict)
+    lookups: tuple[str, ...] = ()
+    read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def L(self) -> int:

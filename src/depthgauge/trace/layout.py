@@ -19,7 +19,7 @@ from depthgauge.trace.counted import End, Layout, Weight
 from depthgauge.trace.folding import listed
 from depthgauge.trace.forms import Form, read_form, seen_form
 from depthgauge.trace.forward import quiet
-from depthgauge.trace.graph import Graph
+from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.heads import averaged, before_scores, projections
 from depthgauge.trace.links import Link
 from depthgauge.trace.logits import outlet
@@ -127,6 +127,8 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
         second=analysis.second,
         runs=Counter(call.path for call in graph.calls),
         begun={t.stream.name: _tables(graph, t.states[0]) for t in analysis.tracks},
+        lookups=tuple(dict.fromkeys(graph.path(v.index) for v in _lookups(graph))),
+        read={t.stream.name: _tables(graph, t.states[0], True) for t in analysis.tracks},
     )
 
 
@@ -196,12 +198,37 @@ def _kinds(analysis: Analysis, block: Sequence[Step], sums: set[int]) -> set[fro
     return found
 
 
-def _tables(graph: Graph, end: int | None = None) -> tuple[str, ...]:
-    """The tables that embeddings look up; of one value those that it was made of."""
+def _lookups(graph: Graph, end: int | None = None) -> list[Value]:
+    """The look-ups of embeddings; of one value those that it was made of."""
     seen = sorted(graph.live if end is None else graph.ancestors([end]))
-    values = (graph.values[i] for i in seen if graph.values[i].name == "embedding")
-    inputs = (graph.values[j] for value in values for j in value.inputs)
-    return tuple(dict.fromkeys(v.path for v in inputs if v.kind == "parameter"))
+    return [graph.values[i] for i in seen if _looks_up(graph, graph.values[i])]
+
+
+def _looks_up(graph: Graph, value: Value) -> bool:
+    """Whether it is rows of a table: an embedding's, or a matrix indexed by the batch."""
+    if value.name == "embedding":
+        return True
+    if value.name not in ("getitem", "index_select") or len(value.inputs) != 2:
+        return False
+    table, places = (graph.values[j] for j in value.inputs)
+    return (
+        table.kind == "parameter"
+        and len(table.shape) == 2
+        and value.shape[-1:] == table.shape[-1:]
+        and places.data
+        and not places.floating
+    )
+
+
+def _tables(graph: Graph, end: int | None = None, batch: bool = False) -> tuple[str, ...]:
+    """The tables that embeddings look up; of one value those that it was made of, of those only
+    the ones that what depends on the ``batch`` is looked up in."""
+    found = []
+    for value in _lookups(graph, end):
+        inputs = [graph.values[j] for j in value.inputs]
+        tables = [v.path for v in inputs if v.kind == "parameter"]
+        found += tables if not batch or any(v.data for v in inputs) else []
+    return tuple(dict.fromkeys(found))
 
 
 def rows_of(model: nn.Module, batch: Any) -> tuple[float, ...]:

@@ -34,6 +34,9 @@ TURNS = frozenset(
 _PADS = ("pad", "constant_pad_nd", "constantpadnd")
 _ROOTS = ("sqrt", "rsqrt")
 _LENGTHS = ("std", "norm", "linalg_vector_norm", "linalg_norm", "vector_norm", "std_mean")
+#: What may stand between attention's scores and what they weigh, and between those and a softmax.
+_BESIDE = ("drop", "shape", "product", "point")
+_UNDER = (*_BESIDE, "sum", "choose")
 _CHEAP = ("point", "shape", "product", "sum", "reduce")
 
 
@@ -171,16 +174,41 @@ class Roles:
         return inner.kind == "product" and len(self.moving(inner.inputs)) > 1
 
     def _scores(self, i: int) -> bool:
-        """Whether value ``i`` is attention's scores: a softmax, or a product of two of data."""
-        for _ in range(12):
-            value = self.values[i]
-            moving = self.moving(value.inputs)
-            several = value.kind == "contract" and len(moving) > 1
-            if value.kind == "softmax" or several or self._summed(value):
+        """Whether value ``i`` is attention's scores: a product of two of data, also under a softmax
+        with what masks and shifts it. A softmax of a layer's outputs weighs experts."""
+        todo = [(i, False)]
+        for _ in range(32):
+            if not todo:
+                break
+            j, soft = todo.pop()
+            value, moving = self.values[j], self.moving(self.values[j].inputs)
+            if value.kind == "contract" and (len(moving) > 1 or (soft and self._asked(value))):
                 return True
-            if value.kind not in ("drop", "shape", "product", "point") or len(moving) != 1:
+            if self._summed(value):
+                return True
+            soft = soft or value.kind == "softmax"
+            if value.kind == "softmax" or (
+                value.kind in (_UNDER if soft else _BESIDE) and (soft or len(moving) == 1)
+            ):
+                todo += [(k, soft) for k in moving]
+        return False
+
+    def _asked(self, value: Value) -> bool:
+        """Whether a product is of keys with queries that are learned, or made of what is learned
+        by a layer: no layer of its own, whose weight stands behind what it multiplies."""
+        held = [i for i in value.inputs if self.values[i].param and not self.values[i].data]
+        made = any(self._projected(i) for i in held)
+        return made or (value.name in ("matmul", "bmm") and value.inputs[:1] == tuple(held))
+
+    def _projected(self, i: int) -> bool:
+        """Whether a value, moved about, is what a weight layer makes."""
+        for _ in range(8):
+            value = self.values[i]
+            if value.kind == "weights":
+                return True
+            if value.kind not in ("shape", "product", "sum", "drop") or not value.inputs:
                 return False
-            i = moving[0]
+            i = value.inputs[0]
         return False
 
     # ------------------------------------------------------------------------------ norms

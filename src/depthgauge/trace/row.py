@@ -276,7 +276,8 @@ class Row:
             found.append(row)
             gates = gates_of(roles, i)
             # A sum over an axis of an elementwise product says it there.
-            weighed = gates or (values[i].kind == "reduce" and gates_of(roles, values[i].inputs[0]))
+            below = gates or (values[i].kind == "reduce" and gates_of(roles, values[i].inputs[0]))
+            weighed = bool(below) and not roles.weighs(values[i])
             for j in roles.flow[i]:
                 if weighing or j in gates:
                     aside.add(j)
@@ -385,7 +386,7 @@ class Row:
         roles, values = self.analysis.roles, self.analysis.graph.values
         while values[i].kind in ("shape", "drop") and values[i].inputs:
             i = values[i].inputs[0]
-        return values[i].kind in ("attend", "contract") and roles.layers(i) == 2
+        return values[i].kind in ("attend", "contract", "reduce") and roles.layers(i) == 2
 
 
 def _width(weights: Sequence[Weight], shape: tuple[int, ...]) -> int:

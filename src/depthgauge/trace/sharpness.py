@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from depthgauge.sites import FloatArray
@@ -20,8 +22,15 @@ WIDE: Final = 3.0
 _CALM: Final = (math.nan, math.nan, math.nan)
 #: Queries that are looked at.
 _QUERIES: Final = 32
-#: Below this a logit is masked: -inf, or the least number of a format.
-_MASKED: Final = -3e4
+#: The turns by which the sample goes along each axis: no two have a whole number in common, so that
+#: it meets the places of every axis evenly, whatever their numbers.
+_TURNS: Final = np.sqrt([2.0, 3.0, 5.0, 7.0, 11.0, 13.0])
+#: Of what is added to hide a key (-1e4, the least number of a format): it lies so much lower than
+#: all logits of the sample, and so many times as far as those lie apart.
+_HIDES: Final = 5e3
+_APART: Final = 2.0
+#: Below this no logit lies.
+_NONE: Final = -1e8
 
 
 def sharpness(
@@ -39,12 +48,13 @@ def sharpness(
         return None
     if np.vdot(logits, logits) <= WIDE**2 * logits.size:
         return _CALM
-    seen = logits > _MASKED
+    seen = _seen(logits)
     count = seen.sum(-1)
     several = count > 1
     logits, seen, count = logits[several], seen[several], count[several]
     if not len(logits) or not np.isfinite(logits[seen]).all():
         return None
+    logits = np.where(seen, logits, 0.0)
     mean = logits.sum(-1, where=seen) / count
     squares = np.square(logits - mean[:, None]).sum(-1, where=seen)
     std = math.sqrt((squares / count).mean())
@@ -62,8 +72,37 @@ def _given(x: Tensor, args: Sequence[Any], options: Mapping[str, Any]) -> FloatA
     axis = options.get("dim", args[1] if len(args) > 1 else -1)
     if axis not in (-1, x.dim() - 1):
         return None
-    rows = x.detach().reshape(-1, x.shape[-1])
-    return _numbers(rows[:: max(1, len(rows) // _QUERIES)])
+    return _numbers(x.detach()[_places(x.shape[:-1])])
+
+
+def _places(shape: Sequence[int]) -> tuple[Tensor, ...]:
+    """The places of some queries on each of the axes: all where they are few."""
+    if math.prod(shape) <= _QUERIES:
+        return tuple(torch.from_numpy(np.indices(shape).reshape(len(shape), -1)))
+    turns = np.resize(_TURNS, len(shape))
+    at = (0.5 + np.arange(_QUERIES)[:, None] * turns) % 1 * np.array(shape)
+    return tuple(torch.from_numpy(np.unique(at.astype(np.int64), axis=0).T.copy()))
+
+
+def _seen(logits: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which keys a query sees, of logits ``(queries, keys)`` to which a mask may have been added.
+
+    The masked lie together, far below all others: logits that are large lie apart as much. Above
+    the gap have to be keys of more than a quarter of the queries; the others may see none.
+    """
+    seen: npt.NDArray[np.bool_] = ~(logits <= _NONE)
+    rows = np.broadcast_to(np.arange(len(logits))[:, None], logits.shape)[seen]
+    every = logits[seen]
+    if not np.isfinite(every).all() or every.size < 3:
+        return seen
+    order = np.argsort(-every)
+    every, rows = every[order], rows[order]
+    gap, spread = every[:-1] - every[1:], every[0] - every[:-1]
+    first = np.zeros(len(every) - 1, bool)
+    first[np.unique(rows[:-1], return_index=True)[1]] = True
+    enough = (4 * np.cumsum(first) > len(logits)) & (np.arange(1, len(every)) > 2)
+    gaps = np.flatnonzero((gap >= _HIDES) & (gap >= _APART * spread) & enough)
+    return seen & (logits >= every[gaps[0]]) if len(gaps) else seen
 
 
 def _made(query: Tensor, args: Sequence[Any], options: Mapping[str, Any]) -> FloatArray | None:
@@ -76,7 +115,7 @@ def _made(query: Tensor, args: Sequence[Any], options: Mapping[str, Any]) -> Flo
     scale = options.get("scale") or query.shape[-1] ** -0.5
     first = (0,) * (query.dim() - 2)
     rows = query.detach()[first]
-    picked = _numbers(rows[:: max(1, len(rows) // _QUERIES)])
+    picked = _numbers(rows[_places(rows.shape[:-1])])
     logits: FloatArray = picked @ _numbers(key.detach()[first]).T * scale
     return logits
 
