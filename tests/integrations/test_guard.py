@@ -497,7 +497,8 @@ def test_options_of_code_show_in_the_size_of_its_state(tmp_path: Path, dropout: 
 
 
 def deep(eps: float = 1e-5) -> tuple[nn.Module, Tensor]:
-    return attending(depth=12, eps=eps)
+    module, batch = attending(depth=12, eps=eps)
+    return module, 30 * batch  # a stream far larger than its branches
 
 
 def test_one_block_that_attends_otherwise_is_refused_and_rounding_is_not(tmp_path: Path) -> None:
