@@ -249,7 +249,8 @@ def test_a_corridor_that_changed_makes_the_record_stale(command: Command, place:
         assert (found.status, reasons(found)) == (0, [])
     edit(place / "mine.toml", "max = 10\n", "max = 9\n")  # where it was not commissioned
     elsewhere = (
-        "corridor: gradient_ratio at depth 100 and more: max 10, warn 0.1 -> max 9, warn 0.1"
+        "corridor: gradient_ratio at depth 100 and more: max 10, warn 0.1 -> max 9, warn 0.1 (it "
+        "judges what the laws foretell; depth 4 in float32 is judged as before)"
     )
     for target in ("spec.toml", equation):
         found = command("verify", "out", target, "--json")
@@ -275,6 +276,68 @@ def test_a_corridor_that_changed_makes_the_record_stale(command: Command, place:
     assert reasons(found)[-1].startswith(
         "corridor mine, with bounds of its own cannot be compared: mine.toml cannot be read: "
     )
+
+
+COVERED = """
+name = "mine"
+[bounds.gradient_ratio]
+max = 100
+[[when]]
+depth = { min = 4, max = 4 }
+[when.bounds.gradient_ratio]
+max = 50
+[[when]]
+dtype = "float16"
+[when.bounds.gradient_ratio]
+max = 20
+"""
+
+
+def test_a_bound_that_another_one_covers_where_it_was_commissioned(
+    command: Command, place: Path
+) -> None:
+    """It judges the rest of the sweep, and the record is stale for that and says so; one that no
+    depth is judged by in the precision of the record may move."""
+    (place / "mine.toml").write_text(COVERED)
+    given = ("commission", "spec.toml", "-o", "out", "--quiet", "--corridor", "mine.toml")
+    assert command(*given).status == 1
+    equation = "h + W2(relu(W1(rmsnorm(h))))/sqrt(L)"
+
+    def verified(before: str, after: str) -> list[str]:
+        text = (place / "mine.toml").read_text()
+        edit(place / "mine.toml", before, after)
+        found = [command("verify", "out", target, "--json") for target in ("spec.toml", equation)]
+        (place / "mine.toml").write_text(text)
+        assert reasons(found[0]) == reasons(found[1])
+        assert [ran.status for ran in found] == [int(bool(reasons(ran))) for ran in found]
+        return reasons(found[0])
+
+    assert verified("max = 100", "max = 100.0") == []
+    kept = "depth 4 in float32 is judged as before)"
+    moved = "100, warn 0.1 -> max 60, warn 0.1"
+    assert verified("max = 100", "max = 60") == [
+        f"corridor: gradient_ratio at depth 1 to 3: max {moved} (it judges depth 2; {kept}",
+        f"corridor: gradient_ratio at depth 5 and more: max {moved} (it judges what the laws "
+        f"foretell; {kept}",
+    ]
+    assert verified("max = 50", "max = 40") == [
+        "corridor: gradient_ratio max 50, warn 0.1 -> max 40, warn 0.1",
+    ]  # fmt: skip
+    assert verified("max = 20", "max = 10") == []  # nothing of the record was run in float16
+    everywhere = "depth = { min = 1 }"
+    edit(place / "mine.toml", "depth = { min = 4, max = 4 }", everywhere)
+    assert command(*given, "--overwrite").status == 1
+    assert verified("max = 100", "max = 60") == []  # in force nowhere
+    moved = "50, warn 0.1 -> max 100, warn 0.1"
+    assert verified(everywhere, "depth = { min = 3 }") == [
+        f"corridor: gradient_ratio at depth 1 to 2: max {moved} (it judges depth 2; {kept}",
+    ]  # fmt: skip
+    assert command(*given, "--overwrite", "--vary", "precision=float16").status == 1
+    moved = "20, warn 0.1 -> max 10, warn 0.1"
+    assert verified("max = 20", "max = 10") == [
+        f"corridor: gradient_ratio at every depth, float16: max {moved} (it judges what the "
+        f"ablation tried; {kept}",
+    ]
 
 
 def test_a_corridor_beside_its_specification(

@@ -354,9 +354,20 @@ def test_two_records_of_different_models(command: Command, place: Path) -> None:
     shown = command("diff", "record", "built")
     assert shown.status == 1
     head, _, rest = shown.out.partition("\n\n")
-    assert len(head.splitlines()) == 2
-    assert rest.startswith("the two records are of different models, or of one that was run in")
+    first, *records = head.splitlines()
+    hashes = [read(name).record.subject.equation_hash[:19] for name in ("record", "built")]
+    assert first == f"different models: equation {hashes[0]}... -> {hashes[1]}..."
+    assert len(records) == 2
+    assert rest.startswith("what differs in them:\n")
     assert "- kind equation -> builder\n" in rest
+    assert command("diff", "record", "built", "--quiet").out.startswith("diff: different models, ")
+    document = command("diff", "record", "built", "--json").document
+    assert (document["same_model"], document["equal"]) == (False, False)
+    write("deeper", factory.record(subject=factory.subject(depth=7)), factory.arrays())
+    write("other", factory.record(), factory.arrays())
+    shown = command("diff", "deeper", "other")  # one equation
+    assert "different models" not in shown.out
+    assert "\n\nthe model was run in another way:\n- depth 7 -> 96\n" in shown.out
 
 
 @pytest.mark.parametrize(

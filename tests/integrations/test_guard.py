@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import depthgauge as dg
 from depthgauge.errors import (
@@ -456,9 +457,9 @@ class Attending(nn.Module):
 
 
 def attending(
-    heads: int = 2, causal: bool = True, dropout: float = 0.0, eps: float = 1e-5
+    heads: int = 2, causal: bool = True, dropout: float = 0.0, eps: float = 1e-5, depth: int = 3
 ) -> tuple[nn.Module, Tensor]:
-    blocks = [Attending(heads, causal, dropout, eps) for _ in range(3)]
+    blocks = [Attending(heads, causal, dropout, eps) for _ in range(depth)]
     return nn.Sequential(*blocks), torch.randn(4, 5, 8)
 
 
@@ -493,6 +494,51 @@ def test_options_of_code_show_in_the_size_of_its_state(tmp_path: Path, dropout: 
     module, _ = attending(heads=4)
     every = objections_to(tmp_path / "record", module, batch=torch.randn(2, 5, 8))
     assert all("RMS" not in line for line in every)  # another batch has no curve
+
+
+def deep(eps: float = 1e-5) -> tuple[nn.Module, Tensor]:
+    module, batch = attending(depth=12, eps=eps)
+    return module, 30 * batch  # a stream far larger than its branches
+
+
+def test_one_block_that_attends_otherwise_is_refused_and_rounding_is_not(tmp_path: Path) -> None:
+    """The last of twelve, whose heads hardly show in the size of the stream."""
+    dg.commission(deep, tmp_path / "record", seed=[0, 1], vary=["eps=1e-3"])
+
+    def objections(change: Any = lambda module: module, threads: int = 1) -> list[str]:
+        torch.manual_seed(1)
+        module, batch = deep()
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            every = objections_to(tmp_path / "record", change(module), batch=batch)
+        finally:
+            torch.set_num_threads(before)
+        return [line for line in every if not line.startswith("the gate '")]
+
+    def last(**given: Any) -> Any:
+        def changed(module: Any) -> nn.Module:
+            for name, value in given.items():
+                setattr(module[-1], name, value)
+            return module  # type: ignore[no-any-return]
+
+        return changed
+
+    (said,) = objections(last(heads=4))
+    assert re.match(r"stale: the \w+ .*at block 12 is .*though equation and weights read", said)
+    (said,) = objections(last(heads=1))
+    assert "at block 12" in said
+    (said,) = objections(last(causal=False))
+    assert "at block 12" in said
+    for threads in (1, 3):
+        assert objections(threads=threads) == []
+    assert objections(lambda module: torch.compile(module, backend="eager")) == []
+    torch.manual_seed(1)
+    module, batch = deep()
+    fused = module(batch)
+    with sdpa_kernel(SDPBackend.MATH):  # its sums are taken in another order
+        assert not torch.equal(fused, module(batch))
+        assert objections() == []
 
 
 class Normed(nn.Module):

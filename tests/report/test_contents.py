@@ -86,15 +86,23 @@ def test_a_gate_says_its_question_bound_and_what_it_leaves_open(report: Report) 
     )  # fmt: skip
 
 
-def test_an_equation_is_mathematics_and_a_builders_lines_are_text(report: Report) -> None:
+def test_an_equation_is_mathematics_and_a_builders_as_far_as_the_language_goes(
+    report: Report,
+) -> None:
     formula = section(report, "equation").parts[0]
     assert isinstance(formula, Formula)
     assert "<msqrt><mi>L</mi></msqrt>" in formula.mathml
     document, arrays = record(quantities=["state_rms"])
-    document["subject"]["equation"] = "12 x [\n  h = h + W(h)\n]\nh = norm(h)"
-    folded = report_of(document, arrays)
-    assert section(folded, "equation").parts[0] == Lines(document["subject"]["equation"])
-    assert folded.title == "spec.toml"
+    document["subject"]["equation"] = "12 x [h = h + W(relu(h))]; h = layernorm(h)"
+    folded = section(report_of(document, arrays), "equation").parts[0]
+    assert isinstance(folded, Formula)
+    assert folded.text == document["subject"]["equation"]
+    assert "<mn>12</mn><mo>×</mo>" in folded.mathml
+    assert "LayerNorm" in folded.mathml
+    document["subject"]["equation"] = "12 x [\n  h = h + W(h)\n]\nh = norm(h)"  # not the language
+    written = report_of(document, arrays)
+    assert section(written, "equation").parts[0] == Lines(document["subject"]["equation"])
+    assert written.title == "spec.toml"
     document["subject"]["equation"] = ""
     assert texts(section(report_of(document, arrays), "equation"))[0].startswith("No equation")
     assert report_of(document, arrays).title == "spec.toml"

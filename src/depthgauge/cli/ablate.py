@@ -34,6 +34,7 @@ from depthgauge.cli.sizes import (
     Tokens,
     Width,
 )
+from depthgauge.cli.threads import numpy_alone
 from depthgauge.trace.targets import arguments_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def ablate(
     The exit status is 0 when the baseline is inside its corridor, 1 when it is not (or could not be
     judged by it).
     """
+    numpy_alone()
     from depthgauge.report.progress import progress
     from depthgauge.study.ablation import ablate as run
     from depthgauge.study.specification import parse_seed

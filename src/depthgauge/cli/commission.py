@@ -35,6 +35,7 @@ from depthgauge.cli.sizes import (
     Tokens,
     Width,
 )
+from depthgauge.cli.threads import numpy_alone
 from depthgauge.trace.targets import arguments_of
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def commission(
     in this version always 1, since it has no training runs. depthgauge verify tells whether a
     record holds, depthgauge.require whether a gate fails.
     """
+    numpy_alone()
     from depthgauge.report.progress import progress
     from depthgauge.study.commission.run import commission as run
     from depthgauge.study.specification import parse_seed

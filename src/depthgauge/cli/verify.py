@@ -180,14 +180,19 @@ def _of_code(
 def diff(
     left: Annotated[str, typer.Argument(metavar="DIR", help="One record.")],
     right: Annotated[str, typer.Argument(metavar="DIR", help="The other.")],
+    every: Annotated[
+        bool, typer.Option("--all", help="Every difference, not those that are largest.")
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
     """Compare two records: every judgement, every curve, and what stands in one of them only.
 
-    Two records of different models are compared too, and that is said first. The exit status is 0
-    when both hold the same findings and 1 when they do not.
+    Two records of different models are compared too, and that is said first. The largest
+    differences are shown, one of each quantity, and how many more there are; --json has them all.
+
+    The exit status is 0 when both hold the same findings and 1 when they do not.
     """
     from depthgauge.record.difference import difference
     from depthgauge.record.folder import read
@@ -203,6 +208,8 @@ def diff(
         say(difference_line(found) + "\n")
     else:
         screen(
-            lambda console: print_difference(found, (left, a.record), (right, b.record), console)
+            lambda console: print_difference(
+                found, (left, a.record), (right, b.record), console, every
+            )
         )
     return 0 if found.equal else 1

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final, NamedTuple, assert_never
 
+from depthgauge.equation.folded import Folded, Repeated
 from depthgauge.equation.functions import MINUS_ONE
 from depthgauge.equation.nodes import (
     Activation,
@@ -47,7 +48,7 @@ from depthgauge.equation.nodes import (
 )
 from depthgauge.equation.text import number_text
 
-__all__ = ["to_mathml"]
+__all__ = ["folded_mathml", "to_mathml"]
 
 #: How tightly a formula holds together, loosest first, as in LaTeX: a sign covers a whole term.
 SUM, SIGNED, TERM, POWER, ATOM = range(5)
@@ -94,16 +95,42 @@ def to_mathml(node: Block | Statement | Value | Scalar) -> str:
     """One ``<math>`` element for a block, a statement, a value or a scalar; several statements
     are the rows of a table, aligned at their sign."""
     match node:
-        case Block((only,)):
-            inside = _row(_statement(only))
-        case Block(statements):
-            rows = "".join(_table_row(_statement(statement)) for statement in statements)
-            inside = f'<mtable displaystyle="true">{rows}</mtable>'
+        case Block():
+            inside = _block(node)
         case Let() | Define() | Update():
             inside = _row(_statement(node))
         case _:
             inside = _formula(node)
     return f'<math display="block">{inside}</math>'
+
+
+def folded_mathml(streams: Sequence[Folded]) -> str:
+    """One ``<math>`` element for the streams that a run of a module shows, a row for each part:
+    its name, how often it stands there, and the block in brackets."""
+    rows = []
+    for stream in streams:
+        if stream.name:
+            rows.append(f"<mtext>{escape(stream.name)}</mtext>")
+        rows += [_repeated(part) for part in stream.parts]
+    if len(rows) == 1:
+        return f'<math display="block">{rows[0]}</math>'
+    cells = "".join(f'<mtr><mtd style="text-align:left">{row}</mtd></mtr>' for row in rows)
+    return f'<math display="block"><mtable displaystyle="true">{cells}</mtable></math>'
+
+
+def _repeated(part: Repeated) -> str:
+    if part.times == 1:
+        return _block(part.block)
+    fence = '<mo fence="true" stretchy="true">'
+    times = f"<mn>{part.times}</mn><mo>×</mo>"
+    return _row((times, f"{fence}[</mo>", _block(part.block), f"{fence}]</mo>"))
+
+
+def _block(block: Block) -> str:
+    if len(block.statements) == 1:
+        return _row(_statement(block.statements[0]))
+    rows = "".join(_table_row(_statement(statement)) for statement in block.statements)
+    return f'<mtable displaystyle="true">{rows}</mtable>'
 
 
 def _statement(statement: Statement) -> tuple[str, str, str]:

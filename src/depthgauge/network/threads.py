@@ -72,6 +72,28 @@ def passes(count: int) -> Iterator[Callable[[Callable[[], T]], Future[T]]]:
                 torch.set_num_threads(_before)
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """The caller's own operations in one thread of PyTorch's, whose number is put back after.
+
+    Two threads that share a product of microseconds wait for one another longer than it takes, and
+    where the cores are shared with other programs a thousand times as long.
+    """
+    global _using, _before
+    with _lock:
+        own = torch.get_num_threads()
+        if not _using:
+            _before = own
+        _using += 1
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _using -= 1
+            torch.set_num_threads(own if _using else _before)
+
+
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
     global _lock, _using

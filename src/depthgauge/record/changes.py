@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from depthgauge.record.parts import CorridorPart, Subject
 __all__ = [
     "Change",
     "between",
-    "conditional_changes",
     "corridor_changes",
     "equation_change",
     "equations_agree",
@@ -226,31 +225,6 @@ def corridor_changes(before: CorridorPart, after: CorridorPart) -> list[Change]:
         if old != new:
             sentence = f"corridor: {name} {_bound(old)} -> {_bound(new)}"
             found.append(Change(f"corridor.{name}", old, new, sentence))
-    return found
-
-
-def conditional_changes(
-    before: Mapping[str, Any], after: Mapping[str, str], told: Collection[str] = ()
-) -> list[Change]:
-    """Bounds for some depths or one precision that came, went or moved, of two tables as a plan has
-    them; but for those of the summaries that were ``told``."""
-    tables, found = [_conditional(each) for each in (before, after)], []
-    for name, where in {**tables[0], **tables[1]}:
-        old, new = (table.get((name, where)) for table in tables)
-        if old != new and name not in told:
-            sentence = f"corridor: {name} at {where}: {old or 'no bound'} -> {new or 'no bound'}"
-            found.append(Change(f"corridor.{name}", old, new, sentence))
-    return found
-
-
-def _conditional(bounds: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Of ``{"forward_drift 2": "depth 200 and more: max 4, warn 0.1"}`` the bounds by summary and
-    where they hold; the later of two counts."""
-    found = {}
-    for name, text in bounds.items():
-        where, colon, bound = str(text).partition(": ")
-        if colon:
-            found[name.partition(" ")[0], where] = bound
     return found
 
 

@@ -6,12 +6,16 @@
 The largest difference of a curve is over the blocks and seeds that both have. Numbers are the same
 where they agree to 12 digits: float64 leaves more of a sum, but not of one taken in another order,
 as by another number of threads. Where they are not the same to the last bit is said too.
+
+Curvature is found by iterations, through steps of the optimiser, in the precision of the run: of
+float32 the order of the sums is seen in the seventh digit, and each product with the Hessian passes
+it on. It is the same where it agrees to 5 digits; the method claims 2 (``docs/stiffness.md``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -22,16 +26,28 @@ from numpy.typing import NDArray
 from depthgauge.difference import decades
 from depthgauge.jsonable import jsonable
 from depthgauge.record.changes import Change, between, corridor_changes, subject_changes
+from depthgauge.record.document import Record
 from depthgauge.record.folder import Stored
 from depthgauge.record.parts import Curve, Gate, Judgement
 from depthgauge.sites import QUANTITIES
 
-__all__ = ["CurveDifference", "JudgementDifference", "RecordDifference", "difference"]
+__all__ = [
+    "ITERATIONS",
+    "CurveDifference",
+    "JudgementDifference",
+    "RecordDifference",
+    "difference",
+]
 
 Unit: TypeAlias = Literal["decades", "plain"]
 Numbers: TypeAlias = NDArray[np.float64]
 #: Relative, and of margins absolute, for they are logarithms.
 _DIGITS: Final = 1e-12
+#: The same of what is found by iterations in less than float64.
+_ITERATED_DIGITS: Final = 1e-5
+#: The summary that is found by iterations, and the table of what it is made of.
+ITERATED: Final = "stiffness"
+ITERATIONS: Final = "Learning rate x curvature"
 #: A rounding of what is of order 1 and has cancelled.
 _NOTHING: Final = 1e-15
 _MARGINS: Final = ("margin", "score")
@@ -42,12 +58,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class JudgementDifference:
-    """One bound of one gate, judged in both records."""
+    """One bound of one gate, judged in both records; ``digits``: how far apart its numbers may be
+    and be the same, relative."""
 
     gate: str
     name: str
     left: Judgement
     right: Judgement
+    digits: float = _DIGITS
 
     @property
     def exact(self) -> bool:
@@ -57,7 +75,8 @@ class JudgementDifference:
     @property
     def changes(self) -> list[Change]:
         """What is another in ``right``, by the names of the record."""
-        return _beyond_rounding(between(self.left.model_dump(), self.right.model_dump()))
+        found = between(self.left.model_dump(), self.right.model_dump())
+        return _beyond_rounding(found, lambda _: self.digits)
 
     @property
     def same(self) -> bool:
@@ -165,6 +184,20 @@ class RecordDifference:
         return sum(each.same and not each.exact for each in self._both)
 
     @property
+    def coarse(self) -> int:
+        """Those of them that are so to 5 digits only, found by iterations."""
+        return sum(
+            each.same and not each.exact
+            and bool(_beyond_rounding(between(each.left.model_dump(), each.right.model_dump())))
+            for each in self.judgements
+        )  # fmt: skip
+
+    @property
+    def same_model(self) -> bool:
+        """Whether both are of one equation, whatever it was run with."""
+        return not {"equation", "kind"} & {change.what for change in self.subject}
+
+    @property
     def _both(self) -> tuple[JudgementDifference | CurveDifference, ...]:
         return *self.judgements, *self.curves
 
@@ -172,10 +205,12 @@ class RecordDifference:
         """The JSON document of ``depthgauge diff --json``."""
         return {
             "equal": self.equal,
+            "same_model": self.same_model,
             "same_subject": self.same_subject,
             "compared": self.compared,
             "alike": self.alike,
             "rounded": self.rounded,
+            "coarse": self.coarse,
             "subject": [change.to_dict() for change in self.subject],
             "corridor": [change.to_dict() for change in self.corridor],
             "verdict": [change.to_dict() for change in self.verdict],
@@ -203,35 +238,61 @@ def difference(left: Stored, right: Stored) -> RecordDifference:
     ]
     others = [c for name, (x, y) in gates.items() for c in between(_rest(x), _rest(y), name)]
     others += between(list(a.notes), list(b.notes), "notes")
+    narrow = "float64" not in (a.subject.dtype, b.subject.dtype)
+    iterated = _ITERATED_DIGITS if narrow else _DIGITS
+    by_curvature = narrow and all(_weakest_is_iterated(each) for each in (a, b))
     return RecordDifference(
         subject=tuple(subject_changes(a.subject, b.subject, within=False)),
         corridor=tuple(corridor_changes(a.corridor, b.corridor)),
         verdict=tuple(
-            _beyond_rounding(between(a.verdict.model_dump(), b.verdict.model_dump(), "verdict"))
+            _beyond_rounding(
+                between(a.verdict.model_dump(), b.verdict.model_dump(), "verdict"),
+                lambda _: _ITERATED_DIGITS if by_curvature else _DIGITS,
+            )
         ),
         judgements=tuple(
-            JudgementDifference(gate, name, x, y) for (gate, name, _), (x, y) in judgements.items()
+            JudgementDifference(gate, name, x, y, iterated if name == ITERATED else _DIGITS)
+            for (gate, name, _), (x, y) in judgements.items()
         ),
         curves=tuple(_compared(x, y, left, right) for x, y in curves.values()),
         only_left=only[0],
         only_right=only[1],
-        others=tuple(_beyond_rounding(others)),
+        others=tuple(
+            _beyond_rounding(others, lambda c: iterated if _of_iterations(c) else _DIGITS)
+        ),
     )
 
 
-def _beyond_rounding(changes: Iterable[Change]) -> list[Change]:
-    """Those of which the numbers differ in their first 12 digits."""
+def _weakest_is_iterated(record: Record) -> bool:
+    """Whether the score of the verdict is the margin of what is found by iterations."""
+    judged = [j for gate in record.gates for j in gate.judgements if j.name == ITERATED]
+    return record.verdict.score is not None and record.verdict.score in [j.margin for j in judged]
+
+
+def _of_iterations(change: Change) -> bool:
+    """Whether it is a row of what iterations found, or that of their summary in another table."""
+    row = change.before if isinstance(change.before, list) else []
+    return f".{ITERATIONS}.rows." in change.what or ITERATED in row
+
+
+def _beyond_rounding(
+    changes: Iterable[Change], digits: Callable[[Change], float] = lambda _: _DIGITS
+) -> list[Change]:
+    """Those of which the numbers differ in their first 12 digits, or as many as ``digits`` says."""
     return [
         change for change in changes
-        if not _near(change.before, change.after, change.what.rpartition(".")[2] in _MARGINS)
+        if not _near(
+            change.before, change.after, digits(change), change.what.rpartition(".")[2] in _MARGINS
+        )
     ]  # fmt: skip
 
 
-def _near(a: object, b: object, margin: bool = False) -> bool:
+def _near(a: object, b: object, digits: float, margin: bool = False) -> bool:
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return all(map(_near, a, b))
+        return all(_near(x, y, digits) for x, y in zip(a, b, strict=True))
     if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=_DIGITS, abs_tol=_DIGITS if margin else _NOTHING)
+        nothing = digits if margin else _NOTHING
+        return math.isclose(a, b, rel_tol=digits, abs_tol=nothing)
     return a == b
 
 

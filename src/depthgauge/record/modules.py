@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 from depthgauge.record.beside import modules_above
 from depthgauge.record.equations import of_equation
-from depthgauge.record.states import state_changes
+from depthgauge.record.states import SEEN, state_changes
 
 __all__ = ["layers_of", "module_changes"]
 
@@ -87,7 +87,7 @@ def _of_code(
     if batch is not None:
         from depthgauge.trace.measuring import measure_module
 
-        seen = measure_module(module, batch, instruments=["state_rms"])
+        seen = measure_module(module, batch, instruments=[*SEEN])
         shown = {"equation": seen.equation, "depth": seen.depth, "width": seen.width}
         today = stored.model_copy(update={**shown, "dtype": seen.dtype, "branches": seen.branches})
         found += subject_changes(stored, today)

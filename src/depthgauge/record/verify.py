@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from depthgauge.record.bounds import elsewhere_changes
 from depthgauge.record.changes import (
     Change,
-    conditional_changes,
     corridor_changes,
     filled,
     subject_changes,
@@ -84,7 +84,8 @@ def verify(
     ``subject``: of what is to be run now, from ``depthgauge.record.subject``; ``corridor``: the
     bounds that would be in force now, or why they cannot be told; ``defaults``: what arguments of a
     builder are that are not given, from ``depthgauge.trace.targets.defaults``; ``conditional``: the
-    bounds of today's corridor as a plan tells them, with those for other depths and precisions.
+    bounds of today's corridor as a plan tells them, with those that are not in force at the depth
+    that was commissioned.
 
     Raises RecordError where there is no record: a directory that is none is not a broken one.
     """
@@ -103,7 +104,7 @@ def verify(
         planned = record.provenance.plan.get("bounds")
         if conditional is not None and isinstance(planned, Mapping):
             told = [change.what.removeprefix("corridor.") for change in moved]
-            changes += conditional_changes(planned, conditional, told)
+            changes += elsewhere_changes(record, planned, conditional, told)
     elif corridor is not None:
         words = f"corridor {record.corridor.name} cannot be compared: {corridor}; the verdict "
         words += f"is by the {_bounds(len(record.corridor.bounds))} that the record holds"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from depthgauge.equation import parse
-from depthgauge.equation.mathml import to_mathml
+from depthgauge.equation.folded import folded
+from depthgauge.equation.mathml import folded_mathml, to_mathml
 from depthgauge.errors import EquationError
 from depthgauge.profile_text import number
 from depthgauge.report.page import (
@@ -64,18 +65,26 @@ def verdict_reason(found: Mapping[str, Any]) -> str:
 
 
 def equation(record: Mapping[str, Any]) -> Iterator[Part]:
-    """The block as mathematics, or as text where it is a builder's; then what fixes it."""
+    """The block as mathematics, a builder's as a run shows it, or as text where that is not in the
+    language; then what fixes it."""
     subject = record["subject"]
     text = clean(subject["equation"])
     if text:
         try:
-            yield Formula(text, to_mathml(parse(text)))
-        except EquationError:  # a builder's, folded over several lines
+            yield Formula(text, _mathml(text))
+        except EquationError:
             yield Lines(text)
     else:
         yield Paragraph("No equation was read from this target.")
     yield Paragraph(_size(subject))
     yield Table("Everything that fixes it", ("what", "value"), tuple(_facts(subject)), folded=True)
+
+
+def _mathml(text: str) -> str:
+    try:
+        return to_mathml(parse(text))
+    except EquationError:  # a builder's, folded, a line for each stream
+        return folded_mathml(folded(text))
 
 
 def _size(subject: Mapping[str, Any]) -> str:

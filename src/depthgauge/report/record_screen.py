@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -23,8 +24,10 @@ __all__ = [
 ]
 
 _STYLES = {"valid": "green", "stale": "yellow", "broken": "bold red", "newer": "yellow"}
-#: Curves that are shown, those that differ most.
-_SHOWN = 12
+#: Rows of a table that are shown, those that differ most, and lines of what is said one by one.
+_SHOWN, _SAID = 12, 6
+#: Characters of a line that is said, where not all of it is.
+_LINE = 240
 
 
 def print_verification(found: Verification, console: Console) -> None:
@@ -68,50 +71,101 @@ def _said(reason: Change | Fault, console: Console) -> None:
 
 
 def print_difference(
-    found: RecordDifference, left: tuple[str, Record], right: tuple[str, Record], console: Console
+    found: RecordDifference,
+    left: tuple[str, Record],
+    right: tuple[str, Record],
+    console: Console,
+    every: bool = False,
 ) -> None:
-    """Whether it is one model at all, then judgements and curves, and what one record lacks."""
+    """Whether it is one model at all, then judgements and curves, and what one record lacks.
+
+    What differs most of each, a line for each quantity, and how much more there is; ``every``: all.
+    """
+    if not found.same_model:
+        plain(console, _models(left[1], right[1]), "bold yellow")
     _about(*left, console)
     _about(*right, console)
     if not found.same_subject:
         plain(console)
-        plain(
-            console,
-            "the two records are of different models, or of one that was run in another way:",
-            "bold yellow",
-        )
-        for change in found.subject:
-            _said(change, console)
-    for change in (*found.corridor, *found.verdict):
-        _said(change, console)
-    judged = [each for each in found.judgements if not each.same]
+        run = "the model was run in another way:"
+        plain(console, run if found.same_model else "what differs in them:", "bold yellow")
+        _some(found.subject, "changes of the model or its run", console, every)
+    _some([*found.corridor, *found.verdict], "changes of bounds and verdict", console, every)
+    judged = sorted((j for j in found.judgements if not j.same), key=_weight)
     if judged:
         plain(console)
-        print_table(console, _judgements(judged))
+        print_table(console, _judgements(judged if every else judged[:_SHOWN]))
+        _more(len(judged), _SHOWN, "judgements, which differ less", console, every)
     curves = sorted((c for c in found.curves if not c.same), key=lambda c: -c.size)
     if curves:
+        shown = curves if every else _by_quantity(curves)[:_SHOWN]
         plain(console)
-        print_table(console, _curves(curves[:_SHOWN]))
-        if len(curves) > _SHOWN:
-            plain(console, f"and {len(curves) - _SHOWN} more curves, which differ less")
+        print_table(console, _curves(shown, {} if every else Counter(c.quantity for c in curves)))
+        _more(len(curves), len(shown), "curves, which differ less", console, every)
     for words, names in (("left", found.only_left), ("right", found.only_right)):
-        for name in names:
+        for name in names if every else names[:_SAID]:
             paragraph(console, f"only {words}: {name}", indent="- ")
-    for change in found.others:
-        _said(change, console)
+        _more(len(names), _SAID, f"that stand in the {words} one only", console, every)
+    _some(found.others, "changes in tables and notes", console, every)
     plain(console)
     plain(console, difference_line(found), "green" if found.equal else "yellow")
 
 
+def _models(left: Record, right: Record) -> str:
+    """That two records are of different models, with what tells the models apart."""
+    a, b = (record.subject.equation_hash[:_HASH] for record in (left, right))
+    if a == b:
+        return f"different models: one equation ({a}...), which code builds in one of them"
+    return f"different models: equation {a}... -> {b}..."
+
+
+#: Of a hash as much as tells it from any other that somebody will see.
+_HASH = len("sha256:") + 12
+
+
+def _some(changes: Sequence[Change], what: str, console: Console, every: bool) -> None:
+    for change in changes if every else changes[:_SAID]:
+        if every or change.what == "equation":
+            _said(change, console)
+        else:
+            line = change.sentence
+            short = line if len(line) <= _LINE else f"{line[:_LINE]} ..."
+            paragraph(console, short, indent="- ")
+    _more(len(changes), _SAID, what, console, every)
+
+
+def _more(count: int, shown: int, what: str, console: Console, every: bool) -> None:
+    if count > shown and not every:
+        plain(console, f"and {count - shown} more {what}; --all shows them")
+
+
+def _weight(judged: JudgementDifference) -> tuple[bool, float]:
+    """Another state first, then the margin that moved most."""
+    margins = (judged.left.margin, judged.right.margin)
+    moved = math.inf if None in margins else abs((margins[0] or 0.0) - (margins[1] or 0.0))
+    return judged.left.state == judged.right.state, -moved
+
+
+def _by_quantity(curves: Sequence[CurveDifference]) -> list[CurveDifference]:
+    """Of each quantity the curve that differs most, which is the first of it."""
+    found: dict[str, CurveDifference] = {}
+    for curve in curves:
+        found.setdefault(curve.quantity, curve)
+    return list(found.values())
+
+
 def difference_line(found: RecordDifference) -> str:
     """The closing line: that all is equal, or how much is and how much is not."""
-    rounded = f", {found.rounded} of them to 12 digits only" if found.rounded else ""
+    fine = found.rounded - found.coarse
+    rounded = f", {fine} of them to 12 digits only" if fine else ""
+    rounded += f", {found.coarse} (curvature) to 5 digits only" if found.coarse else ""
     if found.equal:
         return f"diff: equal ({found.compared} judgements and curves{rounded})"
     judged = sum(not each.same for each in found.judgements)
     curves = sum(not each.same for each in found.curves)
     only = len(found.only_left) + len(found.only_right)
-    models = "" if found.same_subject else "different subjects, "
+    models = "" if found.same_subject else "one model run otherwise, "
+    models = models if found.same_model else "different models, "
     return (
         f"diff: {models}{judged} of {len(found.judgements)} judgements and {curves} of "
         f"{len(found.curves)} curves differ, {found.alike} are equal{rounded}, {only} stand in one "
@@ -161,10 +215,14 @@ def _cell(x: object) -> str:
     return "-" if x is None else str(x).replace("_", " ")
 
 
-def _curves(curves: Sequence[CurveDifference]) -> list[Column]:
+def _curves(curves: Sequence[CurveDifference], counted: Mapping[str, int] = {}) -> list[Column]:
+    """``counted``: how many curves of a quantity differ, where only one of each is shown."""
+    several = any(counted.get(c.quantity, 1) > 1 for c in curves)
+    many = [Column("of", [str(counted.get(c.quantity, 1)) for c in curves])] if several else []
     return [
         Column("curve", [c.quantity for c in curves], right=False),
         Column("largest", [_largest(c) for c in curves]),
+        *many,
         Column("block", ["-" if c.block is None else str(c.block) for c in curves]),
         Column("seed", ["-" if c.seed is None else str(c.seed) for c in curves]),
         Column("configuration", [c.configuration for c in curves], right=False),

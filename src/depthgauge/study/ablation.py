@@ -24,6 +24,7 @@ from depthgauge.study.effects import Effect, effects
 from depthgauge.study.factors import Difference
 from depthgauge.study.judging import Bounds, Placed, bounds_of
 from depthgauge.study.remedy import Remedy, answer, remedies
+from depthgauge.study.small import unshared
 from depthgauge.summaries import SUMMARIES, Spread, spread
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def ablate(
             raise SpecificationError(f"vary names '{name}' twice; name it once")
     work = {} if effort is None else {"effort": effort}
     cases = [base, *(case for case, _ in changes)]
-    first, *others = measured(cases, instruments or base.instruments, progress, **work)
+    with unshared(base):
+        first, *others = measured(cases, instruments or base.instruments, progress, **work)
     if isinstance(first, DepthgaugeError):
         raise first
     changes = [

@@ -30,7 +30,7 @@ from depthgauge.errors import (
 )
 from depthgauge.instruments.subject import Effort
 from depthgauge.jsonable import jsonable
-from depthgauge.measurement import SHARED_PRODUCT, Progress, measure
+from depthgauge.measurement import Progress, measure
 from depthgauge.network.spec import Network
 from depthgauge.network.threads import passes
 from depthgauge.recipes.apply import apply
@@ -40,8 +40,9 @@ from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import Group, Recipe
 from depthgauge.study.functional_step import functional_step
 from depthgauge.study.scaling import Exponent, exponent
+from depthgauge.study.small import is_small
 from depthgauge.summaries import spread
-from depthgauge.trace.batches import call, examples, tensors
+from depthgauge.trace.batches import call, tensors
 from depthgauge.trace.layout import layout
 
 __all__ = [
@@ -335,7 +336,8 @@ def compare_built(
     def rows() -> tuple[Row, ...]:
         return _rows(build, chosen, depth, seeds, over, progress)
 
-    if _small(build(None, depth, seeds[0])):
+    first = build(None, depth, seeds[0])
+    if is_small(first.model, first.batch):
         with passes(1) as submit:
             found = submit(rows).result()
     else:
@@ -344,12 +346,6 @@ def compare_built(
     if recipes and all(row.refused for row in found[1:]):
         raise NetworkError(f"no recipe covers this network: {found[1].refused}")
     return Comparison(target, depth, over, tuple(seeds), found, settings, sizes or {})
-
-
-def _small(built: Built) -> bool:
-    """Whether its products are too small to be worth sharing among threads."""
-    largest = max((p.numel() for p in built.model.parameters()), default=0)
-    return largest * examples(built.batch) < SHARED_PRODUCT
 
 
 def _rows(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from depthgauge.instruments.step import Step
+from depthgauge.report.commission_screen import commission_text
 from depthgauge.study.commission.run import Commission, commission
 
 
@@ -103,3 +104,14 @@ def test_what_was_measured_at_neither_is_not_won(tmp_path):
     found = gate(run(without_loss, tmp_path / "record"), "rival")
     assert found.state != "pass"
     assert "stiffness" in found.reason
+
+
+def test_a_default_is_said_once(tmp_path):
+    """As the reason of its gate; what else is not known stays among the notes."""
+    found = run(build, tmp_path / "record", step=None, vary=["scale=0.5"])
+    block = gate(found, "block")
+    assert block.state == "warn"
+    assert block.reason == "not everything is known: the learning rate was left to a default"
+    assert commission_text(found).count("the learning rate was left to a default") == 1
+    chosen = gate(run(build, tmp_path / "other", vary=["scale=0.5"]), "block")
+    assert (chosen.state, chosen.reason) == ("pass", "")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthgauge.errors import SpecificationError
 from depthgauge.record.parts import Bound, CorridorPart
+from depthgauge.study.corridor import Corridor
 from depthgauge.study.corridors import NamedCorridor, corridor_named
 
 if TYPE_CHECKING:
@@ -33,15 +34,8 @@ def corridor_today(record: Record, specification: Specification | None) -> Corri
     were given as numbers, in Python, are those of the record. A change of depth or precision is
     said as such, not by its bounds.
     """
-    subject, stored, plan = record.subject, record.corridor, record.provenance.plan
-    own: dict[str, Bound] = {}
-    if specification is None:
-        own = {
-            name: stored.bounds[name] for name in _texts(plan.get("own")) if name in stored.bounds
-        }
-    elif specification.corridor is not None:
-        declared = NamedCorridor.of(specification.corridor)
-        own = dict(corridor_part(declared, subject.depth, subject.dtype).bounds)
+    subject, stored = record.subject, record.corridor
+    own = _own(record, specification)
     origin = _origin(record, specification)
     if not origin:
         return CorridorPart(name=stored.name, bounds={**stored.bounds, **own})
@@ -53,13 +47,33 @@ def corridor_today(record: Record, specification: Specification | None) -> Corri
 
 
 def conditional_today(record: Record, specification: Specification | None) -> dict[str, str] | None:
-    """The bounds of the same corridor as a plan tells them, with those that hold elsewhere, at
-    other depths or in another precision; None where they cannot be told."""
+    """The bounds of the same corridor as a plan tells them, those at other depths and in other
+    precisions among them, and the specification's own before them all; None where they cannot be
+    told."""
     origin = _origin(record, specification)
+    if not origin:
+        return None
     try:
-        return {k: str(e) for k, e in corridor_named(origin).named.items()} if origin else None
+        found = corridor_named(origin)
     except SpecificationError:
         return None
+    bounds = {
+        name: {key: value for key, value in bound.model_dump().items() if value is not None}
+        for name, bound in _own(record, specification).items()
+    }
+    return {k: str(e) for k, e in found.under(Corridor.of(bounds)).named.items()}
+
+
+def _own(record: Record, specification: Specification | None) -> dict[str, Bound]:
+    """The specification's own bounds; without one those that the record says were its own."""
+    stored, subject = record.corridor.bounds, record.subject
+    if specification is None:
+        names = _texts(record.provenance.plan.get("own"))
+        return {name: stored[name] for name in names if name in stored}
+    if specification.corridor is None:
+        return {}
+    declared = NamedCorridor.of(specification.corridor)
+    return dict(corridor_part(declared, subject.depth, subject.dtype).bounds)
 
 
 def _origin(record: Record, specification: Specification | None) -> Any:

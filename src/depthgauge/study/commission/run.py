@@ -21,6 +21,7 @@ from depthgauge.study.commission.gated import Gated, curve_parts, part_of, worst
 from depthgauge.study.commission.plan import Plan, planned
 from depthgauge.study.commission.subject import defaults_of_plan, subject_of_plan
 from depthgauge.study.commission.transport import Bench
+from depthgauge.study.small import unshared
 
 __all__ = ["GATES", "Commission", "commission", "plan_of"]
 
@@ -162,7 +163,8 @@ def commission(
     ``resume``: go on where an interrupted commission of the same plan stopped. ``overwrite``:
     replace the record of another specification that stands there.
     ``stop_early``: leave the gates behind the first that fails not run, which is not passed.
-    ``progress``: called with a gate's name, how many are behind, and of how many.
+    ``progress``: called with a gate's name, how many are behind, and of how many. A network whose
+    products are small is run in one thread of PyTorch's, however many there are.
 
     Raises SpecificationError, NetworkError and RecordError; a number that is not finite is a
     finding.
@@ -180,7 +182,8 @@ def commission(
     ) as running:
         if running.finished is None:
             corridor = corridor_part(plan.corridor, subject.depth, subject.dtype)
-            _run(plan, running, corridor, stop_early, progress)
+            with unshared(plan.case):
+                _run(plan, running, corridor, stop_early, progress)
         assert running.finished is not None
         return Commission(plan, os.fspath(directory), running.finished)
 

@@ -160,8 +160,9 @@ def block(plan: Plan, bench: Bench) -> Gated:
     if plan.step.lr is None:
         missing.append("the learning rate was left to a default")
     if missing:
-        reason = f"not everything is known: {missing[0]}"
-        return Gated("warn", reason, tables=(made,), notes=tuple(missing))
+        first, *more = missing  # a screen says both the reason and the notes
+        reason = f"not everything is known: {first}"
+        return Gated("warn", reason, tables=(made,), notes=tuple(more))
     return Gated("pass", tables=(made,))
 
 

@@ -9,6 +9,7 @@ import torch
 
 from depthgauge.instruments.subject import Effort
 from depthgauge.profile import Profile
+from depthgauge.record.difference import ITERATIONS
 from depthgauge.record.parts import Table
 from depthgauge.study.builders import stacked
 from depthgauge.study.cases import Case, EquationCase
@@ -91,7 +92,7 @@ def _looks(profiles: Sequence[Profile]) -> Table:
         "seeds", "look", "loss", "rate x curvature over its limit", "largest curvature",
         "along the gradient", "settled",
     )  # fmt: skip
-    return table("curvature", "Learning rate x curvature", columns, rows)
+    return table("curvature", ITERATIONS, columns, rows)
 
 
 def _notes(plan: Plan, profiles: Sequence[Profile]) -> tuple[str, ...]:
