@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.errors import ModelError, NetworkError, SpecificationError
 from depthgauge.instruments.curved import Task, as_wide, cut, nothing, point
-from depthgauge.instruments.hessian import converted, duplicate, trainable
+from depthgauge.instruments.hessian import converted, duplicate, trainable, widened
 from depthgauge.instruments.stability import FORMULAS, Rule, Rules, rule_of, rules_of
 from depthgauge.instruments.step import check, twin_of
 from depthgauge.instruments.subject import Effort, Found, Subject
@@ -172,13 +172,26 @@ def _rules(effort: Effort, model: nn.Module, rule: Rule | None) -> Rules:
 
 def _looked(task: Task) -> dict[str, Any]:
     """What is said of the whole network: at step 0, after the steps, and of both."""
-    subject, rules, steps = task.subject, task.rules, task.effort.steps
-    model, batch, said = subject.model, subject.batch, ""
+    model = task.subject.model
     narrow = [t for t in (*model.parameters(), *model.buffers()) if _half(t)]
-    if narrow:
-        kind = str(narrow[0].dtype).removeprefix("torch.")
-        said = f"a copy in float32 with the same weights: differences of {kind} say nothing"
-        model, batch = converted(model, batch, torch.float32)
+    if not narrow:
+        return _twice(task, model, task.subject.batch)
+    kind = str(narrow[0].dtype).removeprefix("torch.")
+    said = f"a copy in float32 with the same weights: differences of {kind} say nothing"
+    model, batch = converted(model, task.subject.batch, torch.float32)
+    wide = replace(task.subject, chain=widened(task.subject.chain))
+    try:
+        return _twice(replace(task, subject=wide), model, batch) | {"precision": said}
+    except ModelError as error:
+        raise ModelError(
+            f"curvature is taken on a float32 copy of this {kind} model, which does not run, also "
+            f"with its casts to narrower types left out: {error}"
+        ) from error
+
+
+def _twice(task: Task, model: nn.Module, batch: Any) -> dict[str, Any]:
+    """At the weights of this model, and after the steps from there."""
+    subject, rules, steps = task.subject, task.rules, task.effort.steps
     first = 0.25 if rules.adaptive else 0.5  # of adaptive optimisers the second look counts
     points = {"step 0": point(task, model, batch, None, first if steps else 1.0)}
     if steps:
@@ -198,7 +211,7 @@ def _looked(task: Task) -> dict[str, Any]:
             note[name] = each.pop()
             for p in points.values():
                 p.pop(name, None)
-    return note | ({"precision": said} if said else {})
+    return note
 
 
 def _worst(points: dict[str, dict[str, Any]], adaptive: bool) -> dict[str, Any]:
