@@ -25,15 +25,15 @@ _POSITIONS_ALIKE: Final = (
     "all positions of an example are alike at the input already, so what compares them says "
     "nothing of the depth"
 )
-#: What has the size of a loss, or comes of a step along its gradient.
-_OF_A_LOSS: Final = ("stiffness", "functional_update", "branch_update", "update_to_weight")
+#: What comes of a step along a loss's gradient.
+_OF_A_LOSS: Final = ("functional_update", "branch_update", "update_to_weight")
 #: What tells two examples apart, 1 - cosine, has collapsed below this share of what it was.
 COLLAPSED: Final = 0.1
 
 _SHOWN: Final = 3
 _NO_LOSS: Final = (
-    "no loss was given: what one step changes, and stiffness, are those of the output along a "
-    "random cotangent, whose size is no training loss's"
+    "no loss was given: what one step changes is that of the output along a random cotangent, "
+    "whose size is no training loss's"
 )
 
 

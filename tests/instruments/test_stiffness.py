@@ -614,11 +614,45 @@ def test_a_loss_that_is_nan_is_a_finding() -> None:
     assert runs["ratio_reason"] == "the loss is nan after step 1"
 
 
-def test_no_loss_is_said_to_be_none() -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_without_a_loss_there_is_curvature_and_no_ratio(optimizer: str) -> None:
+    """Steps go down a random cotangent without end: what they lead to says nothing of training, and
+    neither does a learning rate times its curvature."""
     model, batch = mlp()
-    assert curvature(model, batch, targets, lr=0.1)["of"] == "the loss given"
-    of = curvature(model, batch, lr=0.1)["of"]
-    assert of.startswith("the output along a cotangent: standard normal")
+    given = curvature(model, batch, targets, lr=0.1, optimizer=optimizer)
+    assert given["of"] == "the loss given"
+    assert given["ratio"] > 0
+    found = curvature(model, batch, lr=0.1, optimizer=optimizer)
+    assert found["of"].startswith("the output along a random cotangent")
+    assert math.isnan(found["ratio"])
+    assert found["ratio_reason"].startswith("no loss was given, and the output along a random")
+    assert "return (module, batch, loss)" in found["ratio_reason"]
+    assert not any(name.startswith(("after", "ratio_at", "margin")) for name in found)
+    assert found["step 0"]["largest"] > 0
+    assert math.isnan(found["step 0"]["ratio"])
+
+
+def test_a_loss_that_the_model_returns_is_one() -> None:
+    """Among the outputs by its name, or as the only number that comes back."""
+
+    class Own(nn.Module):
+        def __init__(self, alone: bool) -> None:
+            super().__init__()
+            self.inner, self.alone = mlp()[0], alone
+
+        def forward(self, x: Tensor) -> Any:
+            out = self.inner(x)
+            loss = targets(out)
+            return loss if self.alone else {"loss": loss, "logits": out}
+
+    batch = mlp()[1]
+    given = curvature(Own(True).inner, batch, targets, lr=0.1)
+    for alone, of in ((True, "the loss returned"), (False, "the loss among the outputs")):
+        found = curvature(Own(alone), batch, lr=0.1)
+        assert found["of"] == of
+        assert found["ratio"] == pytest.approx(given["ratio"], rel=1e-6)
+        profile = dg.measure(Own(alone), batch, instruments="stiffness")
+        assert float(profile["stiffness"][0]) == pytest.approx(given["ratio"], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -771,15 +805,24 @@ def test_a_module_and_an_equation_have_it_in_their_profile() -> None:
     assert note["of"] == "the loss given"
     json.dumps(profile.to_dict(), allow_nan=False)
     both = dg.measure("h + W2(relu(W1(h)))", depth=3, width=8, seed=[0, 1], instruments="stiffness")
-    assert both["stiffness"].shape == (2, 1)
-    assert float(both["stiffness"][0, 0]) != float(both["stiffness"][1, 0])
+    other: Any = both.settings["instruments"]["stiffness"]  # type: ignore[index]
+    assert both.not_measured["stiffness"] == other["ratio_reason"]
+    assert "network.module()" in both.not_measured["stiffness"]
+    network = dg.Network("h + W2(relu(W1(h)))", depth=3, width=8)
+    each = [
+        dg.measure(network.module(seed), torch.randn(12, 8), targets, instruments="stiffness")
+        for seed in (0, 1)
+    ]
+    assert 0 < float(each[0]["stiffness"][0]) != float(each[1]["stiffness"][0]) > 0
 
 
 def test_two_streams_are_one_network() -> None:
     torch.manual_seed(0)
     layer = nn.Transformer(8, 2, 2, 2, 16, 0.0, batch_first=True)
     batch = (torch.randn(2, 3, 8), torch.randn(2, 4, 8))
-    profile = dg.measure(layer, batch, instruments="stiffness")
+    profile = dg.measure(
+        layer, batch, lambda out: out.sigmoid().square().mean(), instruments="stiffness"
+    )
     assert len(profile.streams) == 2
     assert profile["stiffness"].shape == (1,)
 
