@@ -49,9 +49,9 @@ PRODUCTS: Final = 10
 #: How a product was taken: said once where it was the same at each look.
 _HOW: Final = ("product", "product_reason", "finite_difference_step", "dtype")
 _NO_LOSS: Final = (
-    "no loss was given, and the output along a random cotangent is none: steps go down it without "
-    "end, so that its curvature is no measure of a learning rate; return (module, batch, loss), or "
-    "measure a module, of an equation network.module(), with the batch and the loss"
+    "no loss was given: a random cotangent has no minimum, so its curvature is no measure of a "
+    "learning rate; return (module, batch, loss), or of an equation measure network.module() with "
+    "a batch and a loss"
 )
 _CONVENTIONS: Final = {
     "adaptive": (
