@@ -21,7 +21,7 @@ from depthgauge.errors import (
     nearest,
     nearest_name,
 )
-from depthgauge.instruments.arithmetic import ARITHMETICS
+from depthgauge.instruments.arithmetic import ARITHMETICS, typed
 from depthgauge.instruments.subject import Effort
 from depthgauge.network.spec import Network, whole_number
 from depthgauge.sites import QUANTITIES
@@ -175,12 +175,13 @@ def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
     name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else str(dtype)
     if name not in DTYPES:
-        near = nearest_name(name, ARITHMETICS)
+        near = typed(name) or [nearest_name(name, ARITHMETICS)]
+        words = " or ".join(f"'{one}'" for one in near)
         compared = (
-            f"; '{near}' is compared with float64: Effort(arithmetic='{near}'), or --dtype {near} "
-            f"--against float64"
+            f"; {words} is compared with float64: Effort(arithmetic='{near[0]}'), or depthgauge "
+            f"measure TARGET --dtype {near[0]} --against float64"
         )
-        said = compared if near and near not in DTYPES else nearest(name, DTYPES)
+        said = compared if near[0] and near[0] not in DTYPES else nearest(name, DTYPES)
         raise SpecificationError(f"dtype is '{name}', expected one of {', '.join(DTYPES)}{said}")
     return DTYPES[name]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from depthgauge.sites import ALIKE, ROUNDINGS
+from depthgauge.dead import DeadLayer, dead_layers, rounding, said
+from depthgauge.sites import ALIKE
 from depthgauge.summaries import has_loss, spread
 
 if TYPE_CHECKING:
@@ -24,17 +25,15 @@ _POSITIONS_ALIKE: Final = (
     "all positions of an example are alike at the input already, so what compares them says "
     "nothing of the depth"
 )
-#: What has the size of a loss, or comes of a step along its gradient.
-_OF_A_LOSS: Final = ("stiffness", "functional_update", "branch_update", "update_to_weight")
-#: Spacing of the numbers above 1.
-_EPS: Final = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
+#: What comes of a step along a loss's gradient.
+_OF_A_LOSS: Final = ("functional_update", "branch_update", "update_to_weight")
 #: What tells two examples apart, 1 - cosine, has collapsed below this share of what it was.
 COLLAPSED: Final = 0.1
 
 _SHOWN: Final = 3
 _NO_LOSS: Final = (
-    "no loss was given: what one step changes, and stiffness, are those of the output along a "
-    "random cotangent, whose size is no training loss's"
+    "no loss was given: what one step changes is that of the output along a random cotangent, "
+    "whose size is no training loss's"
 )
 
 
@@ -51,13 +50,14 @@ def remarks(profile: Profile) -> list[str]:
         of_one += _stiffness(notes.get("stiffness", {}))
     if len(profile.seeds) > 1:
         of_one = [f"{line} (seed {profile.seeds[0]})" for line in of_one]
-    causes = profile.settings.get("causes")
+    causes, dead = profile.settings.get("causes"), dead_layers(profile)
     return [
         *(map(str, causes) if isinstance(causes, list | tuple) else ()),
         *([str(blind)] if (blind := profile.settings.get("blind")) else []),
         *_woken(profile.settings.get("waking")),
-        *_collapse(profile, "correlation", "examples come"),
-        *_collapse(profile, "token_correlation", "positions of an example come"),
+        *said(profile, dead),
+        *_collapse(profile, "correlation", "examples come", dead),
+        *_collapse(profile, "token_correlation", "positions of an example come", dead),
         *of_one,
         *_replaced(notes, profile.not_measured.values()),
         *([_NO_LOSS] if not trained and any(name in profile for name in _OF_A_LOSS) else []),
@@ -80,37 +80,57 @@ def by_design(paths: Sequence[str]) -> str:
     )
 
 
-def _collapse(profile: Profile, quantity: str, what: str) -> Iterator[str]:
+def _collapse(
+    profile: Profile, quantity: str, what: str, dead: Sequence[DeadLayer]
+) -> Iterator[str]:
+    """Of the states in front of a layer that cuts the stream: what is alike behind it is so for
+    another reason."""
     of_examples = quantity == "correlation"
     if of_examples and profile.settings.get("examples") == ALIKE:
         yield _ALIKE
         return
     if not (found := profile.by_block(quantity)):
         return
-    blocks, values = found
+    end = min((_reached(one) for one in dead if one.cut), default=len(profile.sites))
+    count = sum(1 for block in found[0] if _last_state(profile, block) < end)
+    blocks, values = found[0][:count], found[1][:count]
+    if not count:
+        return
     apart = 1 - np.array([spread(row).median for row in values])  # NaN where a state is 0
-    if apart[0] <= _rounding(profile):
+    if apart[0] <= rounding(profile):
         yield _ALIKE if of_examples else _POSITIONS_ALIKE
         return
     with np.errstate(invalid="ignore"):
         below = np.flatnonzero(apart < COLLAPSED * apart[0])
     if not below.size or not apart[-1] < COLLAPSED * apart[0]:
         return
-    end = f"{1 - apart[-1]:.3f} at block {blocks[-1]}, {1 - apart[0]:.3f} at block {blocks[0]}"
+    at = f"{1 - apart[-1]:.3f} at block {blocks[-1]}, {1 - apart[0]:.3f} at block {blocks[0]}"
     line = (
-        f"collapse: all {what} to point one way (mean cosine {end}; a tenth of what told "
+        f"collapse: all {what} to point one way (mean cosine {at}; a tenth of what told "
         f"them apart is left at block {blocks[int(below[0])]})"
     )
-    dead = profile.by_block("dead_fraction")
-    if dead and (dead[1] > 0).any() and of_examples:
+    if of_examples and _some_dead(profile, end, {one.site.index for one in dead}):
         line += "; units that are dead are so because the examples are alike"
     yield line
 
 
-def _rounding(profile: Profile) -> float:
-    """1 - cosine of what differs by rounding alone; it is itself known to a few 1e-16."""
-    apart = ROUNDINGS * _EPS.get(profile.dtype, _EPS["float32"])
-    return max(apart**2 / 2, 1e-15)
+def _reached(one: DeadLayer) -> int:
+    """The row of the first state that a dead layer makes: activations before the first block stand
+    behind the input's row."""
+    return 0 if one.site.block == 0 else one.site.index
+
+
+def _last_state(profile: Profile, block: int) -> int:
+    return max(s.index for s in profile.sites if s.role == "state" and s.block == block)
+
+
+def _some_dead(profile: Profile, end: int, whole: Collection[int]) -> bool:
+    """Whether some units of layers that are not dead as a whole are, in front of row ``end``."""
+    if "dead_fraction" not in profile:
+        return False
+    column = profile.columns["dead_fraction"]
+    rows = [row < end and row not in whole for row in column.rows]
+    return bool((column.values[rows] > 0).any())
 
 
 def _precision(note: Mapping[str, Any]) -> Iterator[str]:

@@ -62,7 +62,11 @@ def test_all_instruments_in_one_document(command: Command, target: str, equation
     for name in ("correlation", "apjn", "direction_gain", "relative_error_state"):
         assert all(site[name] is not None for site in states), name
     assert len(states[0]["log_singular_values"]) == 8
-    assert states[-1]["stiffness"] > 0
+    if equation:  # it has no loss
+        assert "return (module, batch, loss)" in document["not_measured"]["stiffness"]
+        assert document["settings"]["instruments"]["stiffness"]["step 0"]["largest"] > 0
+    else:
+        assert states[-1]["stiffness"] > 0
     assert states[-1]["functional_update"] > 0
     shown = command("measure", *(RESIDUAL if equation else (target,)), "--instruments", "all").out
     last = "no loss was given" if equation else "stiffness: learning rate 0.1 times"
@@ -185,8 +189,9 @@ def test_how_many_steps_before_stiffness_is_looked_at_again(
     document = command("measure", *given, "--steps", steps, "--lr", "1e-3", "--json").document
     note = document["settings"]["instruments"]["stiffness"]
     looks = [name for name in note if name.startswith(("step ", "after "))]
-    assert looks == ["step 0", *(["after 5"] if steps else [])]
-    assert len(note.get("after 5", {"losses": []})["losses"]) == steps
+    taken = steps if code else 0  # an equation has no loss that steps could lower
+    assert looks == ["step 0", *(["after 5"] if taken else [])]
+    assert len(note.get("after 5", {"losses": []})["losses"]) == taken
 
 
 def test_labels_and_directions(command: Command, target: str, tmp_path: Path) -> None:
@@ -232,8 +237,22 @@ def test_exponents_of_a_builder_over_seeds(command: Command, target: str) -> Non
         (
             ["--dtype", "float8"],
             "dtype is 'float8', expected one of float64, float32, bfloat16, float16; "
-            "'float8_e4m3' is compared with float64: Effort(arithmetic='float8_e4m3'), or --dtype "
-            "float8_e4m3 --against float64",
+            "'float8_e4m3' is compared with float64: Effort(arithmetic='float8_e4m3'), or "
+            "depthgauge measure TARGET --dtype float8_e4m3 --against float64",
+        ),
+        *(
+            (
+                ["--dtype", name],
+                f"dtype is '{name}', expected one of float64, float32, bfloat16, float16; "
+                "'autocast-bfloat16' or 'autocast-float16' is compared with float64: "
+                "Effort(arithmetic='autocast-bfloat16'), or depthgauge measure TARGET --dtype "
+                "autocast-bfloat16 --against float64",
+            )
+            for name in ("autocast", "amp")
+        ),
+        (
+            ["--against", "float64", "--dtype", "autocast"],
+            "(write 'autocast-bfloat16' or 'autocast-float16')",
         ),
         (["--dtype", "float46"], "expected one of float64, float32, bfloat16, float16 (did you"),
         (["--against", "float64", "--dtype", "float15"], "the arithmetic is 'float15', expected"),
@@ -251,6 +270,69 @@ def test_bad_options_are_one_sentence(
     assert message in ran.err
     assert ran.err.startswith("depthgauge: ")
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["autocast-bfloat16", "autocast-float16"])
+def test_what_is_to_be_written_for_autocast_runs(command: Command, target: str, name: str) -> None:
+    ran = command("measure", target, "--dtype", name, "--against", "float64", "--json")
+    note = ran.document["settings"]["instruments"]["precision"]
+    assert (note["arithmetic"], note["format"]) == (name, name.removeprefix("autocast-"))
+
+
+BUILDERS = """
+import torch
+from torch import nn
+
+def build(layers=3, width=8):
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)))
+    return net, torch.randn(5, width), lambda out: out.square().mean()
+
+def underscored(width=8, depth_=3): return build(depth_, width)
+def annotated(width: int, num_layers: "int | None" = None): return build(num_layers, width)
+def bare(n_layer, name="x"): return build(n_layer)
+def either(a=4, b=8, sizes: list[int] = (), flag=True): return build(a, b)
+def neither(name="x", rate=0.1, flag=True, sizes: list[int] = ()): return build()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("build", "by its name: --depths layers=2,4,8 (its whole numbers are layers, width)"),
+        ("underscored", "--depths depth_=2,4,8 (its whole numbers are depth_, width)"),
+        ("annotated", "--depths num_layers=2,4,8 (its whole numbers are num_layers, width)"),
+        ("bare", "by its name: --depths n_layer=2,4,8"),
+        ("either", "by its name: --depths NAME=2,4,8 (its whole numbers are a, b)"),
+        ("neither", "--depths varies a whole number by its name, and it has none"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["measure", "sweep", "commission", "compare"])
+def test_depths_of_a_builder_that_calls_them_otherwise(
+    command: Command, tmp_path: Path, verb: str, name: str, said: str
+) -> None:
+    (tmp_path / "builders.py").write_text(BUILDERS)
+    target = f"{tmp_path / 'builders.py'}:{name}"
+    more = {"commission": ("-o", tmp_path / "record"), "compare": ("--recipes", "he")}
+    ran = command(verb, target, "--depths", "2,4,8", *more.get(verb, ()))
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert f"depthgauge: '{target}' takes no argument 'depth'; its signature is {name}(" in ran.err
+    assert ran.err.rstrip("\n").endswith(said)
+
+
+def test_what_is_to_be_written_for_depths_runs(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "builders.py").write_text(BUILDERS)
+    target = f"{tmp_path / 'builders.py'}:"
+    for name, depths in (("build", "layers=2,4,8"), ("underscored", "depth_=2,4,8")):
+        ran = command("measure", f"{target}{name}", "--depths", depths, "--json")
+        assert ran.status == 0
+        assert ran.document["exponents"]
+    ran = command("measure", f"{target}build", "--depths", "layer=2,4,8")
+    assert "'layer'; its signature" in ran.err
+    assert "--depths layers=2,4,8" in ran.err
+    ran = command("measure", f"{target}build", "--arg", "depth=3")
+    assert ran.status == 2
+    assert "--depths" not in ran.err  # which was not given
 
 
 @pytest.mark.parametrize("real", [0.0, 1.0])

@@ -170,6 +170,20 @@ def test_the_reference_is_float64_throughout() -> None:
         made(given)  # without the mode the double copy does not even run
 
 
+class Numbers(nn.Module):
+    """Reads numbers off its tensors, which is no cast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / float(x.square().mean()) + int(x.shape[0]) + x.half().sum().item()
+
+
+def test_a_number_read_off_a_tensor_is_a_number() -> None:
+    x = torch.rand(4, 3)
+    out, _ = ran(arithmetic_named("float64"), Numbers(), x)
+    wide = x.double()
+    assert torch.allclose(out, wide / wide.square().mean() + 4 + wide.sum(), rtol=1e-14, atol=0)
+
+
 class Draws(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = F.dropout(x, 0.3, training=True) + torch.rand_like(x) + torch.rand(x.shape)

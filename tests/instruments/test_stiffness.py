@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import depthgauge as dg
-from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.errors import ModelError, NetworkError, SpecificationError
 from depthgauge.instruments.stability import Rule
 from depthgauge.instruments.step import Step
 from depthgauge.instruments.stiffness import curvature, stiffness
@@ -487,6 +488,119 @@ def test_half_precision_keeps_the_state_of_a_training_run(
         assert all(training.state[p][k].dtype == v.dtype for k, v in state.items())
 
 
+class Casting(nn.Module):
+    """Brings its input and its states to the type that it was trained in (None: to none)."""
+
+    def __init__(self, kind: torch.dtype | None, way: str, kept: bool | None) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.inner = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head, self.kind, self.way, self.kept = nn.Linear(8, 3), kind, way, kept
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self._cast(x)
+        for layer in self.inner:
+            x = x + self._branch(layer, x)
+        out: Tensor = self.head(x)
+        return out
+
+    def _branch(self, layer: nn.Module, x: Tensor) -> Tensor:
+        if self.kept is None:
+            return self._inner(layer, x)
+        made: Tensor = checkpoint(self._inner, layer, x, use_reentrant=self.kept)
+        return made
+
+    def _inner(self, layer: nn.Module, x: Tensor) -> Tensor:
+        wide = x if self.kind is None else x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        out: Tensor = torch.tanh(layer(self._cast(normed)))
+        return out
+
+    def _cast(self, x: Tensor) -> Tensor:
+        if self.kind is None:
+            return x
+        if self.way == "weight":
+            return x.to(self.head.weight.dtype)
+        if self.way == "dtype":
+            return x.to(dtype=self.kind)
+        if self.way == "like":
+            return x.type_as(torch.zeros(1, dtype=self.kind))
+        return x.half() if self.kind == torch.float16 else x.bfloat16()
+
+
+@pytest.mark.parametrize("kept", [None, False, True])
+@pytest.mark.parametrize("way", ["weight", "method", "dtype", "like"])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_casts_inside_a_half_precision_model_are_left_out_of_its_copy(
+    kind: torch.dtype, way: str, kept: bool | None
+) -> None:
+    """It is that of the float32 model with the same weights, in every way to write the cast and in
+    what a checkpoint computes anew; the model itself goes on casting."""
+    batch = torch.randn(12, 8).to(kind)
+    batch.requires_grad_(kept is True)  # a re-entrant checkpoint of data alone has no gradient
+    narrow = Casting(kind, way, kept).to(kind)
+    wide = Casting(None, way, kept).to(kind).float()
+
+    def cast(out: Tensor) -> Tensor:
+        return targets(out.to(kind)) if out.dtype == torch.float32 else targets(out.float())
+
+    before = fingerprint(narrow.float())
+    narrow.to(kind)
+    found = curvature(narrow, batch, cast, lr=0.1)
+    expected = curvature(wide, batch.float(), targets, lr=0.1)
+    assert found["precision"].startswith("a copy in float32 with the same weights")
+    assert found["product"] == ("finite difference" if kept else "double backward")
+    for name in ("step 0", "after 3"):
+        assert found[name]["ratio"] == pytest.approx(expected[name]["ratio"], rel=1e-4)
+        assert found[name]["loss"] == pytest.approx(expected[name]["loss"], rel=1e-5)
+    assert narrow(batch).dtype == kind
+    assert fingerprint(narrow.float()) == before
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_finite_differences_of_a_half_precision_model_that_casts(kind: torch.dtype) -> None:
+    """They are taken in float64, where its casts are none either."""
+
+    class Hand(nn.Module):
+        def __init__(self, narrow: torch.dtype | None) -> None:
+            super().__init__()
+            self.first, self.narrow = Casting(narrow, "method", None), narrow
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.first(x)
+            return Once.apply(out)  # type: ignore[no-any-return]
+
+    batch = torch.randn(12, 8).to(kind)
+    found = curvature(Hand(kind).to(kind), batch, targets, lr=0.1)
+    expected = curvature(Hand(None).to(kind).double(), batch.double(), targets, lr=0.1)
+    assert found["dtype"] == "float64"
+    assert found["step 0"]["ratio"] == pytest.approx(expected["step 0"]["ratio"], rel=1e-4)
+
+
+def test_a_half_precision_model_that_runs_in_no_other_type() -> None:
+    class Strict(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if x.dtype != torch.bfloat16:
+                raise RuntimeError(f"the kernel takes bfloat16, not {x.dtype}")
+            out: Tensor = self.inner(x)
+            return out
+
+    model, batch = Strict().bfloat16(), torch.randn(12, 8).bfloat16()
+    why = (
+        "curvature is taken on a float32 copy of this bfloat16 model, which does not run, also "
+        "with its casts to narrower types left out: the forward pass of the model (Strict) raised "
+        "RuntimeError: the kernel takes bfloat16, not torch.float32"
+    )
+    profile = dg.measure(model, batch, lambda out: targets(out.float()), instruments="stiffness")
+    assert profile.not_measured["stiffness"] == why
+    with pytest.raises(ModelError, match=f"^{re.escape(why)}$"):
+        curvature(model, batch, targets, lr=0.1)
+
+
 def test_a_loss_that_is_nan_is_a_finding() -> None:
     model, batch = mlp()
     found = curvature(model, batch, lambda out: out.sum() * math.nan, lr=0.1)
@@ -500,11 +614,45 @@ def test_a_loss_that_is_nan_is_a_finding() -> None:
     assert runs["ratio_reason"] == "the loss is nan after step 1"
 
 
-def test_no_loss_is_said_to_be_none() -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_without_a_loss_there_is_curvature_and_no_ratio(optimizer: str) -> None:
+    """Steps go down a random cotangent without end: what they lead to says nothing of training, and
+    neither does a learning rate times its curvature."""
     model, batch = mlp()
-    assert curvature(model, batch, targets, lr=0.1)["of"] == "the loss given"
-    of = curvature(model, batch, lr=0.1)["of"]
-    assert of.startswith("the output along a cotangent: standard normal")
+    given = curvature(model, batch, targets, lr=0.1, optimizer=optimizer)
+    assert given["of"] == "the loss given"
+    assert given["ratio"] > 0
+    found = curvature(model, batch, lr=0.1, optimizer=optimizer)
+    assert found["of"].startswith("the output along a random cotangent")
+    assert math.isnan(found["ratio"])
+    assert found["ratio_reason"].startswith("no loss was given: a random cotangent has no")
+    assert "return (module, batch, loss)" in found["ratio_reason"]
+    assert not any(name.startswith(("after", "ratio_at", "margin")) for name in found)
+    assert found["step 0"]["largest"] > 0
+    assert math.isnan(found["step 0"]["ratio"])
+
+
+def test_a_loss_that_the_model_returns_is_one() -> None:
+    """Among the outputs by its name, or as the only number that comes back."""
+
+    class Own(nn.Module):
+        def __init__(self, alone: bool) -> None:
+            super().__init__()
+            self.inner, self.alone = mlp()[0], alone
+
+        def forward(self, x: Tensor) -> Any:
+            out = self.inner(x)
+            loss = targets(out)
+            return loss if self.alone else {"loss": loss, "logits": out}
+
+    batch = mlp()[1]
+    given = curvature(Own(True).inner, batch, targets, lr=0.1)
+    for alone, of in ((True, "the loss returned"), (False, "the loss among the outputs")):
+        found = curvature(Own(alone), batch, lr=0.1)
+        assert found["of"] == of
+        assert found["ratio"] == pytest.approx(given["ratio"], rel=1e-6)
+        profile = dg.measure(Own(alone), batch, instruments="stiffness")
+        assert float(profile["stiffness"][0]) == pytest.approx(given["ratio"], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -657,15 +805,24 @@ def test_a_module_and_an_equation_have_it_in_their_profile() -> None:
     assert note["of"] == "the loss given"
     json.dumps(profile.to_dict(), allow_nan=False)
     both = dg.measure("h + W2(relu(W1(h)))", depth=3, width=8, seed=[0, 1], instruments="stiffness")
-    assert both["stiffness"].shape == (2, 1)
-    assert float(both["stiffness"][0, 0]) != float(both["stiffness"][1, 0])
+    other: Any = both.settings["instruments"]["stiffness"]  # type: ignore[index]
+    assert both.not_measured["stiffness"] == other["ratio_reason"]
+    assert "network.module()" in both.not_measured["stiffness"]
+    network = dg.Network("h + W2(relu(W1(h)))", depth=3, width=8)
+    each = [
+        dg.measure(network.module(seed), torch.randn(12, 8), targets, instruments="stiffness")
+        for seed in (0, 1)
+    ]
+    assert 0 < float(each[0]["stiffness"][0]) != float(each[1]["stiffness"][0]) > 0
 
 
 def test_two_streams_are_one_network() -> None:
     torch.manual_seed(0)
     layer = nn.Transformer(8, 2, 2, 2, 16, 0.0, batch_first=True)
     batch = (torch.randn(2, 3, 8), torch.randn(2, 4, 8))
-    profile = dg.measure(layer, batch, instruments="stiffness")
+    profile = dg.measure(
+        layer, batch, lambda out: out.sigmoid().square().mean(), instruments="stiffness"
+    )
     assert len(profile.streams) == 2
     assert profile["stiffness"].shape == (1,)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from depthgauge.profile import Profile
     from depthgauge.study.builders import Built
 
-__all__ = ["Code", "built", "diverted"]
+__all__ = ["Code", "built", "diverted", "varied"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Code:
                     f"--arg gives '{over[0]}', which --depths varies; leave it out"
                 )
             arguments[over[0]] = over[1][-1]
-        built = self._built(arguments, seed)
+        with varied(self.target, over):
+            built = self._built(arguments, seed)
         effort = self.work.effort(seed, len(seeds))  # its clock runs from here
         profile = measure_module(
             *built,
@@ -93,6 +95,31 @@ def built(
     from depthgauge.study.builders import built as build
 
     return build(target, arguments, inputs, seed, dtype, device)
+
+
+@contextmanager
+def varied(target: str, over: tuple[str, tuple[int, ...]] | None) -> Iterator[None]:
+    """Says, where the callable has no argument of the name that --depths varies, which of its whole
+    numbers it may."""
+    try:
+        yield
+    except SpecificationError as error:
+        if over is None or f"takes no argument '{over[0]}'" not in str(error):
+            raise
+        said = re.sub(r" \(did you mean '\w+'\?\)", "", str(error))  # which is no depth
+        raise SpecificationError(f"{said}; {_named(target, over[1])}") from error
+
+
+def _named(target: str, depths: Sequence[int]) -> str:
+    from depthgauge.trace.targets import deep, whole_numbers
+
+    names, numbers = whole_numbers(target), ",".join(map(str, depths))
+    if not names:
+        return "--depths varies a whole number by its name, and it has none"
+    first = names[0] if deep(names[0]) or len(names) == 1 else "NAME"
+    others = [name for name in names if name != first]
+    more = f" (its whole numbers are {', '.join(names)})" if others else ""
+    return f"--depths varies a whole number by its name: --depths {first}={numbers}{more}"
 
 
 def _part(batch: Any, name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depthgauge.cli.code import diverted
+from depthgauge.cli.code import diverted, varied
 from depthgauge.cli.options import (
     Debug,
     Json,
@@ -36,7 +36,7 @@ from depthgauge.cli.sizes import (
     Width,
 )
 from depthgauge.cli.threads import numpy_alone
-from depthgauge.trace.targets import arguments_of
+from depthgauge.trace.targets import arguments_of, is_code
 
 if TYPE_CHECKING:
     from depthgauge.study.commission.run import Commission
@@ -142,7 +142,8 @@ def commission(
         "optimizer": optimizer,
         "lr": rate("--lr", lr),
     }
-    with diverted(), progress("commissioning", quiet=quiet) as step:
+    ranging = over if is_code(target) else None
+    with diverted(), varied(target, ranging), progress("commissioning", quiet=quiet) as step:
         found = run(
             target,
             directory,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depthgauge.cli.code import built, diverted
+from depthgauge.cli.code import built, diverted, varied
 from depthgauge.cli.options import (
     Debug,
     Json,
@@ -168,8 +168,12 @@ def _code(
     name, depths = over
     if name in arguments:
         raise SpecificationError(f"--arg gives '{name}', which --depths varies; leave it out")
-    build = of_builder(lambda d, s: built(target, {**arguments, name: d}, inputs, s)[:2])
-    return build, depths[-1], depths
+
+    def made(depth: int, seed: int) -> tuple[Any, Any]:
+        with varied(target, over):
+            return built(target, {**arguments, name: depth}, inputs, seed)[:2]
+
+    return of_builder(made), depths[-1], depths
 
 
 def _line(found: Comparison) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depthgauge.cli.code import built, diverted
+from depthgauge.cli.code import built, diverted, varied
 from depthgauge.cli.equations import belong, given, specification_of, unreadable
 from depthgauge.cli.options import (
     Debug,
@@ -192,7 +192,8 @@ def _of_code(
             raise SpecificationError(f"--arg gives '{name}', which --depths varies; leave it out")
 
         def build(depth: int, seed: int) -> Any:
-            return built(target, {**arguments, name: depth}, inputs, seed, *where)
+            with varied(target, over):
+                return built(target, {**arguments, name: depth}, inputs, seed, *where)
 
         build.__name__ = target
         given = parse_seed(seed or "0..2")

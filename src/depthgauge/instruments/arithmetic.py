@@ -45,6 +45,7 @@ __all__ = [
     "meant",
     "not_autocast",
     "own",
+    "typed",
 ]
 
 _CASTS: Final = ("float64", "float32", "bfloat16", "float16")
@@ -162,9 +163,11 @@ class Arithmetic:
 def arithmetic_named(name: str, scaling: str = "plain") -> Arithmetic:
     """The arithmetic of that name. Raises SpecificationError with the nearest name."""
     if name not in ARITHMETICS:
+        each = " or ".join(f"'{one}'" for one in typed(str(name)))
+        near = f" (write {each})" if each else nearest(str(name), ARITHMETICS)
         raise SpecificationError(
             f"the arithmetic is {name!r}, expected one of {', '.join(ARITHMETICS)}, or a module "
-            f"or function of your own that takes the same batch{nearest(str(name), ARITHMETICS)}"
+            f"or function of your own that takes the same batch{near}"
         )
     if scaling not in SCALINGS:
         raise SpecificationError(
@@ -178,6 +181,12 @@ def arithmetic_named(name: str, scaling: str = "plain") -> Arithmetic:
         )
     format = FORMATS[_AUTOCAST.get(name, name)]
     return Arithmetic(name, format, format if name in _CASTS else FORMATS["float32"], scaling)
+
+
+def typed(name: str) -> list[str]:
+    """The arithmetics that ``name`` stands for without their type: both of autocast."""
+    name = "autocast" if name in ("amp", "mixed") else name
+    return [one for one in ARITHMETICS if one.startswith(f"{name}-")]
 
 
 def not_autocast(device: torch.device) -> torch.autocast:

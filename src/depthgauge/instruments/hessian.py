@@ -24,14 +24,26 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
+from torch.overrides import has_torch_function
 
 from depthgauge.errors import ModelError, NetworkError
+from depthgauge.instruments.modes import Widest
 from depthgauge.instruments.subject import Run
-from depthgauge.trace.backward import dense, gradients
+from depthgauge.network.chain import Chain
+from depthgauge.trace.backward import dense, gradients, within_modes
 from depthgauge.trace.batches import mapped
 from depthgauge.trace.replaced import restored
 
-__all__ = ["Hessian", "converted", "duplicate", "flat", "hessian", "nodes_of", "trainable"]
+__all__ = [
+    "Hessian",
+    "converted",
+    "duplicate",
+    "flat",
+    "hessian",
+    "nodes_of",
+    "trainable",
+    "widened",
+]
 
 DOUBLE: Final = "double backward"
 DIFFERENCE: Final = "finite difference"
@@ -97,6 +109,21 @@ def converted(model: nn.Module, batch: Any, kind: torch.dtype) -> tuple[nn.Modul
     return duplicate(model).to(kind), mapped(batch, wide)
 
 
+def widened(run: Run) -> Run:
+    """``run`` of copies in a wider type, in which the model's own casts to narrower ones are casts
+    to that type: the precision's reference does the same."""
+
+    @contextmanager
+    def wider(model: nn.Module | None = None, batch: Any = None) -> Iterator[Chain]:
+        assert model is not None
+        double = any(p.dtype == torch.float64 for p in model.parameters())
+        mode = Widest(model, torch.float64 if double else torch.float32)
+        with mode.watching(), run(model, batch) as chain:
+            yield chain
+
+    return wider
+
+
 @contextmanager
 def hessian(run: Run, model: nn.Module, batch: Any) -> Iterator[Hessian]:
     """The Hessian at the model's weights, while the block lasts; the model is as it was after it.
@@ -130,7 +157,7 @@ def hessian(run: Run, model: nn.Module, batch: Any) -> Iterator[Hessian]:
 def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | None, str]:
     """The Hessian on the graph of ``total``, or why it is not there."""
     try:
-        found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
+        found = _back([total], parameters, [torch.ones_like(total)], twice=True)
         reached = tuple(g is not None for g in found)
         first = [
             torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
@@ -145,15 +172,9 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
             if not live:
                 return torch.zeros_like(v)
             along = _parts(v, parameters)
-            products = torch.autograd.grad(
-                [first[i] for i in live],
-                parameters,
-                [along[i] for i in live],
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-            return flat(products).to(v)
+            products = _back([first[i] for i in live], parameters, [along[i] for i in live])
+            pairs = zip(parameters, products, strict=True)
+            return flat([torch.zeros_like(p) if x is None else x for p, x in pairs]).to(v)
 
         gradient = flat(first)
         times(gradient)
@@ -161,6 +182,21 @@ def _double(total: Tensor, parameters: list[nn.Parameter]) -> tuple[Hessian | No
         return None, str(error).strip().partition("\n")[0]
     loss = float(total.detach())
     return Hessian(loss, gradient, times, DOUBLE, dtype=gradient.dtype, reached=reached), ""
+
+
+def _back(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    *,
+    twice: bool = False,
+) -> Sequence[Tensor | None]:
+    """Gradients at leaves, on a graph that stays; in the modes that are active, if there are."""
+    if has_torch_function(tuple(outputs)):
+        return within_modes(outputs, cotangents, inputs, keep=True, twice=twice)
+    return torch.autograd.grad(
+        outputs, inputs, cotangents, retain_graph=True, create_graph=twice, allow_unused=True
+    )
 
 
 def _written_by_hand(total: Tensor) -> list[str]:

@@ -22,6 +22,7 @@ __all__ = ["Float8", "Lent", "Mode", "Widest", "factors"]
 
 _NARROW: Final = (torch.float32, torch.float16, torch.bfloat16)
 _HALVES: Final = (torch.float16, torch.bfloat16)
+_CAST_BY: Final = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16"}
 #: Functions of several products in one call, which the emulation does not reach into.
 _WHOLE: Final = ("multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu")
 #: Functions that draw: what they draw depends on the precision in which they draw it.
@@ -137,28 +138,35 @@ class Mode(TorchFunctionMode):
 
 
 class Widest(Mode):
-    """Everything in float64: what a model casts down, and tensors that it makes itself.
-    ``functions`` names those that lack float64 and ran in float32."""
+    """Everything in float64: what a model casts down, and tensors that it makes itself; or nothing
+    narrower than another ``kind``. ``functions`` names those that lack it and ran in float32."""
+
+    def __init__(self, model: nn.Module, kind: torch.dtype = torch.float64) -> None:
+        super().__init__(model)
+        self._kind = kind
+        self._narrow = tuple(t for t in _NARROW if t.itemsize < kind.itemsize)
+        self._casts = {_CAST_BY[t] for t in self._narrow}
 
     def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         name, of_tensor = plain_name(func), bool(args) and isinstance(args[0], Tensor)
-        if name in ("float", "half", "bfloat16") and of_tensor:
-            return args[0].double()
-        widen, lend = _as(torch.float64, _NARROW), _as(torch.float32, (torch.float64,))
-        if name in _DRAWS and of_tensor:
+        kind, narrow = self._kind, self._narrow
+        if of_tensor and getattr(func, "__name__", "") in self._casts:  # not the number float(x)
+            return args[0].to(kind)
+        widen, lend = _as(kind, narrow), _as(torch.float32, (torch.float64,))
+        if name in _DRAWS and of_tensor and kind == torch.float64:
             drawn = func(*map(lend, args), **kwargs)
             return args[0].copy_(drawn) if _writes(func) else widen(drawn)
         if of_tensor and name in ("to", "type"):
-            args = [torch.float64 if a in _NARROW else a for a in map(widen, args)]
-            kwargs = {k: torch.float64 if a in _NARROW else a for k, a in kwargs.items()}
-        elif of_tensor and kwargs.get("dtype") in _NARROW:
-            kwargs = {**kwargs, "dtype": torch.float64}  # softmax(x, dtype=float32)
+            args = [kind if a in narrow else a for a in map(widen, args)]
+            kwargs = {k: kind if a in narrow else a for k, a in kwargs.items()}
+        elif of_tensor and kwargs.get("dtype") in narrow:
+            kwargs = {**kwargs, "dtype": kind}  # softmax(x, dtype=float32)
         elif not _writes(func) and "out" not in kwargs:
             args, kwargs = list(map(widen, args)), {k: widen(a) for k, a in kwargs.items()}
         try:
             out = func(*args, **kwargs)
         except RuntimeError as error:
-            if _writes(func) or "ouble" not in str(error):
+            if _writes(func) or "ouble" not in str(error) or kind != torch.float64:
                 raise
             out = func(*map(lend, args), **{k: lend(a) for k, a in kwargs.items()})
             self.add(name)

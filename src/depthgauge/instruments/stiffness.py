@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.errors import ModelError, NetworkError, SpecificationError
 from depthgauge.instruments.curved import Task, as_wide, cut, nothing, point
-from depthgauge.instruments.hessian import converted, duplicate, trainable
+from depthgauge.instruments.hessian import converted, duplicate, trainable, widened
 from depthgauge.instruments.stability import FORMULAS, Rule, Rules, rule_of, rules_of
 from depthgauge.instruments.step import check, twin_of
 from depthgauge.instruments.subject import Effort, Found, Subject
@@ -48,10 +48,10 @@ STIFFNESS = ("stiffness",)
 PRODUCTS: Final = 10
 #: How a product was taken: said once where it was the same at each look.
 _HOW: Final = ("product", "product_reason", "finite_difference_step", "dtype")
-_GIVEN: Final = "the loss given"
-_NOT_GIVEN: Final = (
-    "the loss among the outputs if there is one, else the output along a random cotangent, whose "
-    "curvature is that of no training loss; settings.cotangent says which"
+_NO_LOSS: Final = (
+    "no loss was given: a random cotangent has no minimum, so its curvature is no measure of a "
+    "learning rate; return (module, batch, loss), or of an equation measure network.module() with "
+    "a batch and a loss"
 )
 _CONVENTIONS: Final = {
     "adaptive": (
@@ -71,7 +71,8 @@ _CONVENTIONS: Final = {
 def stiffness(subject: Subject, effort: Effort, rule: Rule | None = None) -> Found:
     """``stiffness`` at the last state, of the whole network: the larger of step 0 and after
     ``Effort.steps``, for Adam that after the steps; the rest is ``Found.notes["stiffness"]``.
-    ``rule``: the optimiser, that of ``Effort.step`` by default."""
+    Without a loss there is none, and the curvature is in the notes. ``rule``: the optimiser, that
+    of ``Effort.step`` by default."""
     found = Found()
     why = _no_parameters(subject.model)
     why = why or check(effort.step, dict(subject.model.named_parameters()))
@@ -119,8 +120,9 @@ def curvature(
     ``optimizer``: a name of ``FORMULAS``, which uses those of the numbers that it has; ``steps``:
     real ones before the second look; ``iterations``: products of Lanczos at each look, at most;
     ``budget``: seconds. Gives what ``Found.notes["stiffness"]`` holds; a number that is not there
-    is NaN, with its reason. The model is left as it was. Raises SpecificationError, and
-    NetworkError for a model without trainable parameters.
+    is NaN, with its reason: the ratio too where there is no loss, neither given nor returned, and
+    one look is all. The model is left as it was. Raises SpecificationError, and NetworkError for a
+    model without trainable parameters.
     """
     rule = Rule(optimizer, lr, momentum, betas, eps, weight_decay)
     if (number := whole_number(iterations)) is None or number < 1:
@@ -140,13 +142,16 @@ def curvature(
         ran, given = model if other is None else other, batch if data is None else data
         return chain(ran, given, loss, [], before, seed)
 
-    subject = Subject(model, batch, loss, [], lambda model=None, batch=None: again(model, batch))
+    subject = Subject(
+        model,
+        batch,
+        loss,
+        [],
+        lambda model=None, batch=None: again(model, batch),
+        cotangent=passed.cotangent,
+    )
     rules = Rules.same(rule, len(trainable(model)))
-    note = _looked(Task(subject, effort, rules, iterations))
-    what = passed.cotangent
-    given = what.startswith("the gradient of ")
-    of = what.removeprefix("the gradient of ") if given else f"the output along a cotangent: {what}"
-    return {**note, "of": of}
+    return _looked(Task(subject, effort, rules, iterations))
 
 
 def _no_parameters(model: nn.Module) -> str:
@@ -172,24 +177,41 @@ def _rules(effort: Effort, model: nn.Module, rule: Rule | None) -> Rules:
 
 def _looked(task: Task) -> dict[str, Any]:
     """What is said of the whole network: at step 0, after the steps, and of both."""
-    subject, rules, steps = task.subject, task.rules, task.effort.steps
-    model, batch, said = subject.model, subject.batch, ""
+    model = task.subject.model
     narrow = [t for t in (*model.parameters(), *model.buffers()) if _half(t)]
-    if narrow:
-        kind = str(narrow[0].dtype).removeprefix("torch.")
-        said = f"a copy in float32 with the same weights: differences of {kind} say nothing"
-        model, batch = converted(model, batch, torch.float32)
+    if not narrow:
+        return _twice(task, model, task.subject.batch)
+    kind = str(narrow[0].dtype).removeprefix("torch.")
+    said = f"a copy in float32 with the same weights: differences of {kind} say nothing"
+    model, batch = converted(model, task.subject.batch, torch.float32)
+    wide = replace(task.subject, chain=widened(task.subject.chain))
+    try:
+        return _twice(replace(task, subject=wide), model, batch) | {"precision": said}
+    except ModelError as error:
+        raise ModelError(
+            f"curvature is taken on a float32 copy of this {kind} model, which does not run, also "
+            f"with its casts to narrower types left out: {error}"
+        ) from error
+
+
+def _twice(task: Task, model: nn.Module, batch: Any) -> dict[str, Any]:
+    """At the weights of this model, and after the steps from there."""
+    subject, rules, steps = task.subject, task.rules, task.effort.steps
+    if not subject.has_loss:
+        steps = 0
     first = 0.25 if rules.adaptive else 0.5  # of adaptive optimisers the second look counts
     points = {"step 0": point(task, model, batch, None, first if steps else 1.0)}
     if steps:
         points[f"after {steps}"] = _later(task, model, batch)
+    if not subject.has_loss:
+        points = {name: _without_ratio(found) for name, found in points.items()}
     note: dict[str, Any] = {
         **_moved_by(rules, trainable(model)),
         **_worst(points, rules.adaptive),
         **points,
         "converged": all(p["converged"] for p in points.values()),
         "parameters": sum(p.numel() for p in trainable(model)),
-        "of": _GIVEN if subject.loss is not None else _NOT_GIVEN,
+        "of": _words(subject),
         "conventions": _conventions(rules),
     }
     for name in _HOW:
@@ -198,7 +220,22 @@ def _looked(task: Task) -> dict[str, Any]:
             note[name] = each.pop()
             for p in points.values():
                 p.pop(name, None)
-    return note | ({"precision": said} if said else {})
+    return note
+
+
+def _words(subject: Subject) -> str:
+    """Which loss it is of."""
+    if subject.loss is not None:
+        return "the loss given"
+    if subject.has_loss:
+        return subject.cotangent.removeprefix("the gradient of ")
+    return "the output along a random cotangent, whose curvature is that of no training loss"
+
+
+def _without_ratio(found: dict[str, Any]) -> dict[str, Any]:
+    """The curvature alone, of what no optimiser trains on."""
+    kept = {k: v for k, v in found.items() if not k.startswith(("ratio", "margin"))}
+    return kept | {"ratio": math.nan, "ratio_reason": found.get("ratio_reason") or _NO_LOSS}
 
 
 def _worst(points: dict[str, dict[str, Any]], adaptive: bool) -> dict[str, Any]:

@@ -178,7 +178,8 @@ class Subject:
 
     ``rows``: of the chain's states in the profile, -1 for a state that is not in it; ``paths``:
     where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
-    ``Chain.total`` is the loss among the outputs, or the output along a random cotangent). ``few``
+    ``Chain.total`` is the loss among the outputs, or the output along a random cotangent, as
+    ``cotangent`` says in words). ``few``
     gives a batch of that many examples, where examples do not act on one another; None where they
     may, or where all have to be looked at. ``picked`` gives the batch with those examples alone,
     None where it cannot be taken apart.
@@ -197,6 +198,12 @@ class Subject:
     picked: Callable[[Sequence[int]], Any] | None = None
     directions: Tensor | None = None
     labels: Tensor | None = None
+    cotangent: str = ""
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether ``Chain.total`` is a loss."""
+        return self.loss is not None or self.cotangent.startswith("the gradient of")
 
 
 @dataclass

@@ -80,6 +80,7 @@ def _subject(
         picked=_apart(given.batch),
         directions=given.directions,
         labels=given.labels,
+        cotangent=passed.cotangent,
     )
 
 

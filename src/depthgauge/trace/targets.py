@@ -33,11 +33,25 @@ from depthgauge.trace.lookup import (
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Target", "arguments_of", "called", "defaults", "is_code", "load", "made_by"]
+__all__ = [
+    "Target",
+    "arguments_of",
+    "called",
+    "deep",
+    "defaults",
+    "is_code",
+    "load",
+    "made_by",
+    "whole_numbers",
+]
 
 #: No equation has a colon. What follows it is judged by load, which knows better words.
 _MODULE: Final = re.compile(r"[^\s()=]+:(?![/\\])\S*")
 EXPECTED: Final = "a module, (module, batch) or (module, batch, loss)"
+#: What is in the name of an argument that says how deep a network is.
+_DEEP: Final = re.compile("layer|depth|block|deep|stage", re.IGNORECASE)
+#: An annotation that is a whole number, or one or None; no list of them.
+_INT: Final = re.compile(r"(?:^|\|\s*|Optional\[)\s*int\b")
 #: Words that Python reads as true text, whatever they say.
 _SPELLED: Final = {"true": "True", "false": "False", "none": "None", "null": "None"}
 
@@ -137,6 +151,33 @@ def defaults(
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     empty = inspect.Parameter.empty
     return {p.name: p.default for p in parameters if p.kind in kinds and p.default is not empty}
+
+
+def whole_numbers(text: str) -> list[str]:
+    """The arguments of a callable that are whole numbers by their default or annotation; those
+    whose name is of a depth come first, also without either. Errors as of ``load``."""
+    with looked_up(text) as (value, _, _, _):
+        try:
+            parameters = inspect.signature(value).parameters.values()
+        except (ValueError, TypeError):  # no callable, or written in C
+            return []
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    found = [p for p in parameters if p.kind in kinds and _whole(p)]
+    return [p.name for p in sorted(found, key=lambda p: not deep(p.name))]
+
+
+def deep(name: str) -> bool:
+    """Whether an argument's name is that of a depth: ``layers``, ``n_layer``, ``depth_``."""
+    return bool(_DEEP.search(name))
+
+
+def _whole(p: inspect.Parameter) -> bool:
+    empty = inspect.Parameter.empty
+    if p.default is not empty and p.default is not None:
+        return type(p.default) is int
+    if p.annotation is not empty:
+        return p.annotation is int or bool(_INT.search(str(p.annotation)))
+    return deep(p.name)
 
 
 def made_by(text: str, beside: str, given: object, wanted: type) -> Any:
