@@ -160,7 +160,7 @@ def _measured(
             "cotangent": passed.cotangent,
             "device": _device(held),
             "notes": [*notes, *passed.notes],
-            "causes": causes(model, batch, passed, readings),
+            "causes": causes(model, batch, given.loss, passed, readings),
             "blind": blind(passed, readings) if given.loss is not None else "",
             "versions": {
                 "depthgauge": __version__,
