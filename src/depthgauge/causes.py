@@ -21,6 +21,7 @@ from depthgauge.positions import mixed
 from depthgauge.trace.graph import Graph, Value, numberless
 from depthgauge.trace.logits import logits
 from depthgauge.trace.roles import Roles
+from depthgauge.zeros import zeros
 
 if TYPE_CHECKING:
     from depthgauge.trace.readings import Readings
@@ -40,11 +41,12 @@ _LOOKED: Final = 64
 BLIND: Final = 1e-4
 
 
-def causes(model: nn.Module, batch: Any, passed: Pass, readings: Readings) -> list[str]:
-    """The sentences, in the order of the pass."""
+def causes(model: nn.Module, batch: Any, loss: Any, passed: Pass, readings: Readings) -> list[str]:
+    """The sentences, in the order of the pass; ``loss``: what was given, None without one."""
     return [
         *_copies(passed),
         *_kernels(passed),
+        *zeros(model, batch, loss, passed),
         *mixed(model, batch, passed.graph),
         *_saturated(passed, readings),
         *_head(passed, readings),

@@ -230,9 +230,9 @@ def test_plain_parameters_have_their_outputs_on_axis_0() -> None:
         (lambda m: units_of(m, ["fc1"]), "without names 'fc1', which the model does not have"),
         (lambda m: units_of(m, ["f"]), "without names 'f', which the model does not have"),
         (lambda m: units_of(m, [""]), "without names '', which the model does not have"),
-        (lambda m: clip_gradients(m.parameters(), limit=0), "limit is 0, expected a number above"),
-        (lambda m: clip_gradients(m.parameters(), eps=math.nan), "eps is nan, expected a number"),
-        (lambda m: AdaptivelyClipped(sgd(m), [], limit=-1), "limit is -1, expected a number above"),
+        (lambda m: clip_gradients(m.parameters(), limit=0), "limit is 0, expected a finite"),
+        (lambda m: clip_gradients(m.parameters(), eps=math.nan), "eps is nan, expected a finite"),
+        (lambda m: AdaptivelyClipped(sgd(m), [], limit=-1), "limit is -1, expected a finite"),
     ],
 )
 def test_what_is_asked_wrongly_is_said(call: Callable[[nn.Module], Any], words: str) -> None:

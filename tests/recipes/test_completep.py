@@ -172,7 +172,7 @@ def test_what_it_does_not_cover(build: Callable[[], tuple[nn.Module, Any]], word
 
 
 def test_a_base_below_one_is_refused() -> None:
-    with pytest.raises(NetworkError, match="base width and depth are 256 and 0"):
+    with pytest.raises(NetworkError, match="base_depth is 0, expected a whole number"):
         completep(base_depth=0)
 
 

@@ -119,7 +119,10 @@ def test_standardised_in_forward(
 @pytest.mark.parametrize("gain", [2**0.5, 1.6, 2.0])
 def test_a_wrong_gain_behind_activations_is_not_called_a_missing_one(gain: float) -> None:
     words = said(audit(*network(1, (gain, gain)), "nfnet"))
-    assert "0 of 3 layers behind an activation that its gain multiplies: in front of" in words
+    assert (
+        "0 of 3 layers behind an activation that its gain multiplies: behind '1.relu' in front of"
+        in words
+    )
     assert words.count(f"{gain:.4f}, not 1.7129") == 2
     assert "missing" not in words
     assert "weights of branches" not in words

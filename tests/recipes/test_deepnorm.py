@@ -15,7 +15,7 @@ from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
-from depthgauge.recipes.deepnorm import ALPHA, BETA, DEEPNORM, constants
+from depthgauge.recipes.deepnorm import ALPHA, BETA, DEEPNORM, constants, deepnorm
 from depthgauge.recipes.inside import scaled_biases
 from depthgauge.recipes.rules import number_of
 from depthgauge.recipes.stacks import Stack, stacks
@@ -230,3 +230,71 @@ def test_few_biases_accuse_nobody(numbers: int, accused: bool) -> None:
     assert not list(scaled_biases({"b": 0 * bias}, [(weight, 0.3)]))
     (unscaled,) = scaled_biases({"b": bias / 0.3}, [(weight, 0.3), (weight, 0.3)])
     assert unscaled.found == 0
+
+
+# -------------------------------------------------------------------------- the count of layers
+
+
+class Sublayer(nn.Module):
+    """A block of one addition, with ``alpha`` on the skip and a norm, or on the branch and none."""
+
+    def __init__(self, layers: int, right: bool) -> None:
+        super().__init__()
+        self.alpha, self.right = (2 * layers) ** 0.25, right
+        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 128), nn.Linear(128, 32)
+        for layer in (self.up, self.down):
+            nn.init.xavier_normal_(layer.weight, gain=(8 * layers) ** -0.25)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        branch = self.down(self.up(x).relu())
+        out = self.norm(self.alpha * x + branch) if self.right else x + self.alpha * branch
+        assert isinstance(out, torch.Tensor)
+        return out
+
+
+def sublayers(layers: int, right: bool = True) -> tuple[nn.Module, torch.Tensor]:
+    """18 of them, drawn for this number of layers."""
+    torch.manual_seed(0)
+    return nn.Sequential(*[Sublayer(layers, right) for _ in range(18)]), torch.randn(8, 32)
+
+
+def test_of_blocks_with_one_addition_half_of_them_or_all_are_the_layers() -> None:
+    """The paper says neither; both are held, and which one is said."""
+    half = audit(*sublayers(9), "deepnorm")
+    assert half.holds
+    assert "N = " not in " ".join(f.said for f in half.findings)
+    each = audit(*sublayers(18), "deepnorm")
+    assert each.holds
+    assert "N = 18, where half of the 18 additions is 9" in each.findings[0].said
+    assert "1 F" in each.findings[1].said
+    assert not audit(*sublayers(12), "deepnorm").holds
+
+
+def test_with_all_of_them_alpha_on_the_branch_is_named_as_that() -> None:
+    words = said(audit(*sublayers(18, right=False), "deepnorm"))
+    assert "18 of 18 sums: 1 h + 2.449 F, expected 2.449 h + 1 F: alpha multiplies the" in words
+    assert "the norm after the sum is missing" in words
+    assert "Xavier times" not in words  # the weights are right
+
+
+def test_alpha_and_beta_are_of_one_count() -> None:
+    model, batch = sublayers(18)
+    for block in model.children():
+        assert isinstance(block, Sublayer)
+        block.alpha = 18**0.25
+    assert not audit(model, batch, "deepnorm").holds
+    model, batch = sublayers(9)
+    for block in model.children():
+        assert isinstance(block, Sublayer)
+        block.alpha = 36**0.25
+    assert "additions were counted as layers" in said(audit(model, batch, "deepnorm"))
+
+
+def test_a_number_of_layers_that_is_given_is_the_only_one() -> None:
+    assert audit(*sublayers(12), deepnorm(12)).holds
+    assert not audit(*sublayers(18), deepnorm(9)).holds
+    assert audit(*sublayers(9), deepnorm(9)).holds
+    assert apply(*sublayers(9), deepnorm(18)).left == ()
+    with pytest.raises(NetworkError, match="DeepNorm was given 3 layers, and an encoder and a"):
+        audit(*transformer(3, 2), deepnorm(3))

@@ -57,5 +57,5 @@ def test_what_it_does_not_cover() -> None:
     model, batch = plain()
     with pytest.raises(NetworkError, match="no residual branch was found, and depth-muP"):
         apply(model, batch, "depth-mup")
-    with pytest.raises(NetworkError, match="base width and depth are 0 and 2"):
+    with pytest.raises(NetworkError, match="base_width is 0"):
         depth_mup(0)

@@ -177,7 +177,7 @@ def test_what_it_does_not_cover() -> None:
         model, batch = build()
         with pytest.raises(NetworkError, match=why):
             audit(model, batch, "dks")
-    with pytest.raises(NetworkError, match="a maximal slope of 1; give one above 1"):
+    with pytest.raises(NetworkError, match="zeta is 1, expected a finite number above 1"):
         dks(zeta=1)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from depthgauge.errors import EquationError
+from depthgauge.errors import EquationError, NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
@@ -17,7 +20,16 @@ from depthgauge.recipes.registry import RECIPES
 from depthgauge.recipes.rules import Plan, Rule, Target, number_of
 from depthgauge.trace.counted import Layout
 from tests.recipes.contract import undone
-from tests.recipes.models import gpt2, mlp, plain, stacked
+from tests.recipes.models import (
+    convolutions,
+    encoder,
+    gpt2,
+    mlp,
+    normed_preactivation,
+    plain,
+    resnet,
+    stacked,
+)
 
 
 def test_gpt2_is_named_and_what_was_undone_speaks_against_it() -> None:
@@ -143,3 +155,103 @@ def test_a_recipe_whose_numbers_are_none_here_ends_no_guess(
     after = [c.recipe.name for c in guess(model, batch).candidates]
     assert "he" in before
     assert sorted(after) == sorted(set(before) - {"he"})
+
+
+# ------------------------------------------------------------- the recipe that was put in
+
+
+def square(act: type[nn.Module] | None, layers: int = 12) -> tuple[nn.Module, torch.Tensor]:
+    """Layers in series of 64 by 64, whose two fans are the same."""
+    torch.manual_seed(0)
+    kinds = [] if act is None else [act]
+    rows = [[nn.Linear(64, 64), *[kind() for kind in kinds]] for _ in range(layers)]
+    return nn.Sequential(*[m for row in rows for m in row], nn.Linear(64, 64)), torch.randn(256, 64)
+
+
+def vanilla() -> tuple[nn.Module, torch.Tensor]:
+    """Kernels under tanh, from 8 channels to 24."""
+    torch.manual_seed(0)
+    sizes = [3, 8, 8, 16, 24]
+    rows = [(nn.Conv2d(a, b, 3, padding=1), nn.Tanh()) for a, b in pairwise(sizes)]
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5))
+    return nn.Sequential(*[m for row in rows for m in row], *head), torch.randn(4, 3, 8, 8)
+
+
+BUILDS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
+    "residual": mlp,
+    "oblong": plain,
+    "square tanh": lambda: square(nn.Tanh),
+    "square relu": lambda: square(nn.ReLU),
+    "square gelu": lambda: square(nn.GELU),
+    "linear": lambda: square(None, 6),
+    "convolutions": convolutions,
+    "vanilla": vanilla,
+    "residual convolutions": resnet,
+    "normed": normed_preactivation,
+    "encoder": encoder,
+}
+#: What cannot be told from the recipe that was put in, and is named: the two fans of a square
+#: layer, unit outputs of orthogonal layers with no activation between, and the kind of the norms
+#: that were there anyway.
+EQUIVALENT: dict[tuple[str, str], set[str]] = {
+    **{("lecun", build): {"xavier"} for build in BUILDS if build.startswith(("square", "linear"))},
+    ("orthogonal", "linear"): {"lsuv"},
+    **{
+        (name, build): {f"{name}-layernorm", f"{name}-batchnorm"}
+        for name in ("prenorm", "postnorm", "sandwich")
+        for build in BUILDS
+    },
+}
+FIRST = [name for name, recipe in RECIPES.items() if recipe.tier == 1]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", [*FIRST, "dks", "tat"])
+def test_the_first_name_is_that_of_what_was_applied(name: str, build: str) -> None:
+    model, batch = BUILDS[build]()
+    try:
+        applied = apply(model, batch, name)
+    except NetworkError:
+        pytest.skip("does not cover this network")
+    if applied.left:
+        pytest.skip("could not be put into this network")
+    found = guess(applied.model, batch)
+    assert found.named is not None
+    assert found.named.name in {name} | EQUIVALENT.get((name, build), set())
+
+
+@pytest.mark.parametrize("name", [*FIRST, "dks", "tat"])
+def test_each_was_put_into_some_of_these(name: str) -> None:
+    def put(build: str) -> bool:
+        try:
+            return not apply(*BUILDS[build](), name).left
+        except NetworkError:
+            return False
+
+    assert any(map(put, BUILDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "other"),
+    [
+        ("orthogonal", "square tanh", "xavier"),
+        ("orthogonal", "square relu", "lecun"),
+        ("dks", "square tanh", "lsuv"),
+        ("prenorm-rmsnorm", "residual", "prenorm"),
+    ],
+)
+def test_of_two_that_agree_the_one_that_says_more_is_named(
+    name: str, build: str, other: str
+) -> None:
+    """Orthogonal matrices have the size of Xavier's as well, and a network that DKS shapes has the
+    unit outputs of LSUV."""
+    model, batch = BUILDS[build]()
+    found = guess(apply(model, batch, name).model, batch)
+    agree = {c.recipe.name: c for c in found.candidates if c.agrees}
+    assert other in agree
+    assert agree[name].special > agree[other].special
+    assert found.candidates[0].recipe.name == name
+    # What the other would have put in is no agreement of this one's.
+    plainly = guess(apply(model, batch, other).model, batch)
+    if name != "prenorm-rmsnorm":
+        assert name not in {c.recipe.name for c in plainly.candidates if c.agrees}

@@ -193,7 +193,7 @@ def test_what_it_does_not_cover(build: Callable[[], tuple[nn.Module, Any]], word
 
 
 def test_a_base_width_below_one_is_refused() -> None:
-    with pytest.raises(NetworkError, match="base width is 0"):
+    with pytest.raises(NetworkError, match="base_width is 0"):
         mup(0)
 
 

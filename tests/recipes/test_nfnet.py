@@ -179,6 +179,71 @@ def test_mistaken_numbers_are_named(inlet: str, factor: str, words: str) -> None
     assert "weights of branches:" not in said(found)
 
 
+# ------------------------------------------------------------------- gains of activations
+
+
+class Gained(nn.Module):
+    """An activation and its gain, in a module of its own, as in ports of the authors' code."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.gain = gain
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x) * self.gain
+
+
+RELU = math.sqrt(2 / (1 - 1 / math.pi))
+
+
+class Activated(nn.Module):
+    """A block with a gain for each of its two activations, behind them or in the weights."""
+
+    def __init__(self, place: int, behind: bool, gains: tuple[float, float]) -> None:
+        super().__init__()
+        self.beta, self.skip = 1 / math.sqrt(1 + 0.04 * place), nn.Parameter(torch.zeros(()))
+        self.one, self.two = (Gained(g) if behind else nn.ReLU() for g in gains)
+        self.a, self.b = nn.Linear(32, 64), nn.Linear(64, 32)
+        for layer, gain in zip((self.a, self.b), gains, strict=True):
+            row = layer.weight.data - layer.weight.data.mean(1, keepdim=True)
+            row /= row.std(1, correction=0, keepdim=True) * math.sqrt(row.shape[1])
+            layer.weight.data.copy_(row * (1 if behind else gain))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + 0.2 * (self.skip * self.b(self.two(self.a(self.one(x) * self.beta))))
+        return out
+
+
+def activated(behind: bool, *gains: float) -> tuple[nn.Module, Tensor]:
+    """Six blocks, of which the fourth has these gains."""
+    torch.manual_seed(0)
+    right = (RELU, RELU)
+    rows = [Activated(k, behind, (gains[0], gains[1]) if k == 3 else right) for k in range(6)]
+    return nn.Sequential(*rows), torch.randn(16, 32)
+
+
+@pytest.mark.parametrize(
+    ("behind", "gains", "words"),
+    [
+        (True, (RELU, 1.0), "'3.two' in front of '3.b.weight' there is none, expected 1.7129"),
+        (True, (RELU, 2**0.5), "'3.two.relu' in .* it is 1.4142, not 1.7129: that of the root"),
+        (True, (RELU, 1.6), "'3.two.relu' in front of '3.b.weight' it is 1.6000, not 1.7129"),
+        (True, (1.0, RELU), "'3.b' takes 0.9449 .* behind '3.one' .gain 1.7129.*: .* is missing"),
+        (True, (2**0.5, RELU), "behind '3.one.relu' .gain 1.7129., .* gain is 1.4142, not 1.7129"),
+        (False, (RELU, 1.0), "1 of 12 .*0.58 times.* is missing .'3.b.weight', behind '3.two'"),
+        (False, (1.0, RELU), "1 of 12 .*0.58 times.* is missing .'3.a.weight', behind '3.one'"),
+        (False, (RELU, 2**0.5), "the root mean square, 1.4142, .*'3.b.weight', behind '3.two'"),
+    ],
+)  # fmt: skip
+def test_the_activation_whose_gain_is_wrong_is_named(
+    behind: bool, gains: tuple[float, float], words: str
+) -> None:
+    assert audit(*activated(behind, RELU, RELU), "nfnet").holds
+    found = audit(*activated(behind, *gains), "nfnet")
+    assert sum(not finding.holds for finding in found.findings) == 1
+    assert re.search(words, said(found)), said(found)
+
+
 # -------------------------------------------------------------------------------- modules
 
 

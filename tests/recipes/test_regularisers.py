@@ -199,5 +199,5 @@ def test_no_side_and_a_side_that_covers_all() -> None:
 def test_what_cannot_be_cut_is_said() -> None:
     with pytest.raises(SpecificationError, match=r"the shape \(3, 8, 8\), expected \(batch, chan"):
         cutout(torch.ones(3, 8, 8), 2, seeded())
-    with pytest.raises(SpecificationError, match="side is -1, expected a number of pixels"):
+    with pytest.raises(SpecificationError, match="side is -1, expected a whole number"):
         cutout(torch.ones(1, 3, 8, 8), -1, seeded())

@@ -207,5 +207,5 @@ def test_what_it_does_not_cover(build: Any, words: str) -> None:
     model, batch = build()
     with pytest.raises(NetworkError, match=words):
         apply(model, batch, U_MUP)
-    with pytest.raises(NetworkError, match="rho is 0, expected a number above 0"):
+    with pytest.raises(NetworkError, match="rho is 0, expected a finite number above 0"):
         u_mup(0)

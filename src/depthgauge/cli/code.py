@@ -40,6 +40,7 @@ class Code:
         """Build the model that the code names and measure it, at several depths if they vary."""
         from depthgauge.study.specification import parse_seed
         from depthgauge.trace.measuring import measure_module
+        from depthgauge.trace.overwritten import watched
         from depthgauge.trace.targets import arguments_of
 
         arguments, over = arguments_of(self.arguments), self.work.over
@@ -57,7 +58,7 @@ class Code:
                     f"--arg gives '{over[0]}', which --depths varies; leave it out"
                 )
             arguments[over[0]] = over[1][-1]
-        with varied(self.target, over):
+        with varied(self.target, over), watched() as watch:
             built = self._built(arguments, seed)
         effort = self.work.effort(seed, len(seeds))  # its clock runs from here
         profile = measure_module(
@@ -70,6 +71,7 @@ class Code:
             exclude=self.exclude,
             name=self.target,
         )
+        profile = watch.noted(profile, built.module)
         if over is None:
             return profile
         from depthgauge.study.scaling import of_modules

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import SpecificationError, nearest
+from depthgauge.recipes.given import number
 
 __all__ = ["LIMIT", "AdaptivelyClipped", "Units", "clip", "clip_gradients", "units_of"]
 
@@ -92,8 +93,8 @@ def clip_gradients(
     ``parameters``: what ``units_of`` gives, or parameters whose outputs are all on axis 0. Raises
     SpecificationError for a limit or an eps that is not above 0, and for a sparse gradient.
     """
-    _above_zero("limit", limit)
-    _above_zero("eps", eps)
+    number("limit", limit, error=SpecificationError)
+    number("eps", eps, error=SpecificationError)
     for parameter, units in _known(parameters).items():
         if (gradient := parameter.grad) is None:
             continue
@@ -111,11 +112,6 @@ def _known(
     if isinstance(parameters, Mapping):
         return dict(parameters)
     return {parameter: Units() for parameter in parameters}
-
-
-def _above_zero(name: str, value: float) -> None:
-    if not value > 0:
-        raise SpecificationError(f"{name} is {value}, expected a number above 0")
 
 
 def units_of(model: nn.Module, without: Iterable[str] = ()) -> dict[nn.Parameter, Units]:
@@ -168,8 +164,8 @@ class AdaptivelyClipped:
         limit: float = LIMIT,
         eps: float = EPS,
     ) -> None:
-        _above_zero("limit", limit)
-        _above_zero("eps", eps)
+        number("limit", limit, error=SpecificationError)
+        number("eps", eps, error=SpecificationError)
         self.optimiser, self.limit, self.eps = optimiser, limit, eps
         self.parameters = _known(parameters)
 

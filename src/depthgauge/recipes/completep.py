@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.given import number, whole
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.mup import LOGITS_MISTAKES, bare, head_rule, matrices, width_of
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
@@ -99,11 +100,10 @@ def vectors_of(layout: Layout) -> tuple[str, ...]:
 
 def completep(base_width: int = 256, base_depth: int = 2, std: float = 0.02) -> Recipe:
     """CompleteP against a network of ``base_width`` and ``base_depth`` blocks, whose hidden weights
-    have the standard deviation ``std``."""
-    if min(base_width, base_depth) < 1:
-        raise NetworkError(
-            f"base width and depth are {base_width} and {base_depth}, expected at least 1"
-        )
+    have the standard deviation ``std``. Raises NetworkError for others than whole numbers of at
+    least 1, and a deviation above 0."""
+    base_width, base_depth = whole("base_width", base_width), whole("base_depth", base_depth)
+    std = number("std", std)
 
     def plan(layout: Layout) -> Plan:
         return plan_of(layout, "CompleteP", 1.0, base_width, base_depth, std)

@@ -9,21 +9,37 @@
     decoder          (3M)^(1/4)             (12M)^(-1/4)
 
 One stack is an encoder or a decoder alone; both rules are then the same.
+
+The paper's layer has two additions, so N is half of them. Of blocks with one addition each it does
+not say what a layer is: 2N = L adds up as its bound does, N = L takes each block for a layer. The
+first is applied; an audit takes the second where the weights are of that.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from depthgauge.errors import NetworkError
+from depthgauge.recipes.given import whole
+from depthgauge.recipes.held import held
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.stacks import Stack, factors, stacks
 from depthgauge.trace.counted import Layout, Residual
 
-__all__ = ["ALPHA", "BETA", "DEEPNORM", "constants"]
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ALPHA", "BETA", "DEEPNORM", "constants", "deepnorm"]
 
 ALPHA, BETA = "L**0.25", "(4*L)**-0.25"
 
 
-def constants(stack: Stack, encoder: int, decoder: int) -> tuple[str, str]:
-    """alpha and beta of a stack, as texts; of an encoder and a decoder in numbers of layers."""
+def constants(stack: Stack, encoder: int, decoder: int, layers: int = 0) -> tuple[str, str]:
+    """alpha and beta of a stack, as texts; of an encoder and a decoder in numbers of layers.
+    ``layers``: N of one stack, 0 for half of its additions."""
+    if layers and stack.role == "alone":
+        return f"(2*{layers})**0.25", f"(8*{layers})**-0.25"
     if stack.role == "encoder":
         both = f"({encoder}**4*{decoder})"
         return f"0.81*{both}**(1/16)", f"0.87*{both}**(-1/16)"
@@ -32,11 +48,16 @@ def constants(stack: Stack, encoder: int, decoder: int) -> tuple[str, str]:
     return ALPHA, BETA
 
 
-def _plan(layout: Layout) -> Plan:
+def _plan(layout: Layout, number: int = 0) -> Plan:
     found = stacks(layout, "DeepNorm")
+    if number and len(found) > 1:
+        raise NetworkError(
+            f"DeepNorm was given {number} layers, and an encoder and a decoder were found, whose "
+            f"layers are counted; leave the number out"
+        )
     layers = {stack.role: stack.layers for stack in found}
     N, M = layers.get("encoder", 0), layers.get("decoder", 0)
-    texts = {stack.stream: (stack, *constants(stack, N, M)) for stack in found}
+    texts = {stack.stream: (stack, *constants(stack, N, M, number)) for stack in found}
     forms, scaled, plain = [], [], []
     for branch in layout.branches:
         stack, alpha, beta = texts[branch.stream]
@@ -50,7 +71,12 @@ def _plan(layout: Layout) -> Plan:
     laws = ", ".join(f"{beta}" for _, _, beta in texts.values())
     return Plan(
         (
-            Rule("values, outputs and feed-forward weights", f"Xavier times {laws}", tuple(scaled)),
+            Rule(
+                "values, outputs and feed-forward weights",
+                f"Xavier times {laws}",
+                tuple(scaled),
+                _counted(layout, number),
+            ),
             Rule("queries and keys", "Xavier", tuple(plain)),
         ),
         tuple(forms),
@@ -111,7 +137,34 @@ def _scaled(
     return found
 
 
-DEEPNORM = Recipe(
+def _counted(layout: Layout, number: int) -> str:
+    """``""``, or that N is another number than half of the additions."""
+    if not number or 2 * number == layout.L:
+        return ""
+    return f"N = {number}, where half of the {layout.L} additions is {layout.L / 2:g}"
+
+
+def deepnorm(layers: int | None = None) -> Recipe:
+    """DeepNorm of one stack of N = ``layers`` layers; without a number N is half of its additions,
+    and an audit of blocks with one addition each takes N = L where their weights are of that.
+    Raises NetworkError for a number below 1."""
+    if layers is not None:
+        number = whole("layers", layers)
+        return replace(_RECIPE, plan=lambda layout: _plan(layout, number), fitted=None)
+    return _RECIPE
+
+
+def _fitted(model: nn.Module, batch: Any, found: Layout) -> Recipe:
+    """N = L where each block has one addition and the weights, not yet those of 2N = L, are so."""
+    if not found.L or found.blocks != found.L or any(b.attends for b in found.branches):
+        return _RECIPE
+    other = deepnorm(found.L)
+    first = [next(iter(held(model, found, r.plan(found))), None) for r in (_RECIPE, other)]
+    right = [finding is not None and finding.holds for finding in first]
+    return other if right == [False, True] else _RECIPE
+
+
+_RECIPE = Recipe(
     "deepnorm",
     "DeepNorm",
     "residual branches with a norm after the sum",
@@ -136,6 +189,10 @@ DEEPNORM = Recipe(
     judgement=(
         "a number on the skip of a module is put in as branch / alpha, which the norm after the "
         "sum makes the same function up to its eps; the audit compares the ratio of the two; 2N is "
-        "counted as L, also where a layer has another number of branches"
+        "counted as L, also where a layer has another number of branches; where each block has "
+        "one, an audit takes the blocks for N if the weights are of that"
     ),
+    fitted=_fitted,
 )
+
+DEEPNORM = deepnorm()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.given import number
 from depthgauge.recipes.layers import TORCH, derived_for
 from depthgauge.recipes.mean_field import critical
 from depthgauge.recipes.rules import Plan, Recipe, Rule, Target, scope_of
@@ -49,6 +50,7 @@ def delta_orthogonal(weight_variance: float = 1.05) -> Recipe:
 
     Raises NetworkError for a variance of at most 1, where tanh has no critical point.
     """
+    weight_variance = number("weight_variance", weight_variance)
     variance = f"{weight_variance:.6g}"
     bias_variance = f"{critical('tanh', weight_variance=weight_variance).bias_variance:.5g}"
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from depthgauge.errors import NetworkError
 from depthgauge.recipes.completep import plan_of
+from depthgauge.recipes.given import number, whole
 from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.trace.counted import Layout
 
@@ -27,11 +27,10 @@ _RATES: Final = "rates are Adam's; by gradient descent they do not change with d
 
 def depth_mup(base_width: int = 256, base_depth: int = 2, std: float = 0.02) -> Recipe:
     """depth-muP against a network of ``base_width`` and ``base_depth`` blocks, whose hidden weights
-    have the standard deviation ``std``."""
-    if min(base_width, base_depth) < 1:
-        raise NetworkError(
-            f"base width and depth are {base_width} and {base_depth}, expected at least 1"
-        )
+    have the standard deviation ``std``. Raises NetworkError for others than whole numbers of at
+    least 1, and a deviation above 0."""
+    base_width, base_depth = whole("base_width", base_width), whole("base_depth", base_depth)
+    std = number("std", std)
 
     def plan(layout: Layout) -> Plan:
         return plan_of(layout, "depth-muP", 0.5, base_width, base_depth, std)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.given import number
 from depthgauge.recipes.kernel_maps import Curve, Joint, local_slope, maps, maximal, sloped
 from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.recipes.shaping import (
@@ -32,8 +33,7 @@ __all__ = ["DKS", "dks"]
 
 def dks(zeta: float = 1.5) -> Recipe:
     """Deep kernel shaping with this maximal slope, above 1. Raises NetworkError for another."""
-    if not zeta > 1:
-        raise NetworkError(f"DKS has a maximal slope of {zeta:g}; give one above 1")
+    zeta = number("zeta", zeta, above=1)
 
     def plan(layout: Layout) -> Plan:
         parts = parts_of(layout, "DKS")

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from torch import nn
 
-from depthgauge.errors import NetworkError
+from depthgauge.errors import NetworkError, expect
+from depthgauge.recipes.given import number
 from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
 from depthgauge.recipes.t_fixup import ENCODER
 from depthgauge.trace.counted import Layout, Residual, Weight
@@ -40,8 +41,8 @@ def dt_fixup(mu: float | None = None, pretrained: str = "") -> Recipe:
     layers do not count; all layers are new without one. Raises NetworkError for a norm that is not
     above 0.
     """
-    if mu is not None and not 0 < mu < math.inf:
-        raise NetworkError(f"DT-Fixup has rows of norm {mu:g} at most; give a number above 0")
+    expect("pretrained", pretrained, str, "the path of a module")
+    mu = None if mu is None else number("mu", mu)
 
     def plan(layout: Layout) -> Plan:
         if mu is None:

@@ -17,7 +17,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from depthgauge.errors import NetworkError
+from depthgauge.errors import NetworkError, expect_callable
+from depthgauge.recipes.given import number, whole
 from depthgauge.recipes.losses import slopes_of
 from depthgauge.recipes.rules import Count, Plan, Recipe
 from depthgauge.recipes.searched import Loss, Reached, Round, Sized, searched, settled, sized
@@ -123,11 +124,9 @@ def gradinit(
     ``"adam"``, whose first step has this ``rate``; ``gamma``: the largest norm of the gradient;
     ``steps``: at each of three rates of a search. Raises NetworkError."""
     if optimiser not in ("sgd", "adam"):
-        raise NetworkError(f"the optimiser is '{optimiser}', expected 'sgd' or 'adam'")
-    if not (rate > 0 and gamma > 0 and steps > 0):
-        raise NetworkError(
-            f"rate, gamma and steps are {rate}, {gamma} and {steps}, expected numbers above 0"
-        )
+        raise NetworkError(f"optimiser is {optimiser!r}, expected 'sgd' or 'adam'")
+    expect_callable("loss", loss, "a function of the output, or of the output and the batch")
+    rate, gamma, steps = number("rate", rate), number("gamma", gamma), whole("steps", steps)
     step = _Step(1 if optimiser == "adam" else 2, rate, gamma)
 
     def search(model: nn.Module, batch: Any, least: Mapping[str, float]) -> Round:

@@ -21,7 +21,7 @@ from depthgauge.network.init import rms_of
 from depthgauge.recipes.finding import Finding, counted_finding
 from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import RECIPES
-from depthgauge.recipes.rules import Recipe, Target, init_of
+from depthgauge.recipes.rules import Plan, Recipe, Target, init_of
 from depthgauge.recipes.weights_held import EXACT
 from depthgauge.trace.admission import uncompiled
 from depthgauge.trace.counted import Layout
@@ -39,7 +39,9 @@ class Candidate:
     the numbers of weights and factors: a placement of norms alone is met by many networks.
     ``sizes``: the root mean square that it asks of each weight; ``bare``: why nothing of its own
     shows; ``doubts``: what else keeps it from being the one; ``same``: recipes that agree and ask
-    for the same of these weights."""
+    for the same of these weights. ``special``: how much it asks that few networks have by chance,
+    whatever their sizes: activations of shaped constants, weights of one form (zeros, equal
+    singular values, standardised rows) and no draw's, and kinds of norms by name."""
 
     recipe: Recipe
     findings: tuple[Finding, ...]
@@ -48,6 +50,7 @@ class Candidate:
     bare: str = ""
     doubts: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
+    special: tuple[int, int, int] = (0, 0, 0)
 
     def __repr__(self) -> str:
         return f"<Candidate {self.recipe.name}: {100 * self.share:.0f} per cent of it>"
@@ -141,8 +144,8 @@ def guess(model: nn.Module, batch: Any) -> Guess:
     return Guess(found.L, found.m, tuple(candidates))
 
 
-def _rank(c: Candidate) -> tuple[bool, bool, bool, float, int]:
-    return c.agrees, c.initialises, not c.unmeant, c.share, c.evidence
+def _rank(c: Candidate) -> tuple[bool, bool, bool, float, tuple[int, int, int], int]:
+    return c.agrees, c.initialises, not c.unmeant, c.share, c.special, c.evidence
 
 
 def _beside(candidate: Candidate, others: Sequence[Candidate]) -> Candidate:
@@ -188,16 +191,35 @@ def _held(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candid
     doubts = tuple(rule.doubt for rule in plan.rules if rule.targets and rule.doubt)
     if not findings:
         return None
-    return Candidate(recipe, findings, bool(targets), _sizes(targets), plan.bare, doubts)
+    return Candidate(
+        recipe,
+        findings,
+        bool(targets),
+        _sizes(targets),
+        plan.bare,
+        doubts,
+        special=_special(plan, targets),
+    )
+
+
+def _special(plan: Plan, targets: Sequence[Target]) -> tuple[int, int, int]:
+    formed = sum(_drawn(target) != "drawn" for target in targets)
+    kinds = [kind for form in plan.forms for kind in (form.norms or {}).values()]
+    return len(plan.curves), formed, sum(map(bool, kinds))
+
+
+def _drawn(target: Target) -> str:
+    """How a weight is drawn: what the form of it tells from a sample, or ``"drawn"``."""
+    kind = init_of(target.init).kind
+    return kind if kind in (*EXACT, "zeros", "standardised") else "drawn"
 
 
 def _sizes(targets: Sequence[Target]) -> Sizes:
     """What is asked of each matrix or kernel: how it is drawn, and its root mean square."""
     found = {}
     for target in targets:
-        weight, init = target.weight, init_of(target.init)
+        weight = target.weight
         if len(weight.shape) > 1 and target.sized:
-            drawn = init.kind if init.kind in (*EXACT, "zeros", "standardised") else "drawn"
-            size = rms_of(init, weight.group, target.scope)
-            found[weight.path, weight.rows] = (drawn, size)
+            size = rms_of(init_of(target.init), weight.group, target.scope)
+            found[weight.path, weight.rows] = (_drawn(target), size)
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from depthgauge.recipes.given import gain_text
 from depthgauge.recipes.layers import TORCH, derived_for, of_every_layer
 from depthgauge.recipes.rules import Plan, Recipe, Rule, Target, scope_of
 from depthgauge.trace.counted import Layout, Weight
@@ -54,9 +55,10 @@ def he_rule(layout: Layout, group: str = "weights", *mistakes: tuple[str, str]) 
     return Rule(group, "sqrt(2 / fan in)", targets)
 
 
-def he(gain: str = "sqrt(2)") -> Recipe:
+def he(gain: str | float = "sqrt(2)") -> Recipe:
     """He initialisation; ``gain`` for other activations than ReLU, ``sqrt(2/(1+a**2))`` for a leaky
-    one of slope a."""
+    one of slope a. Raises NetworkError for what is no number above 0."""
+    gain = gain_text(gain)
     own = gain == "sqrt(2)"
     mistakes = (
         list(MISTAKES)

@@ -168,7 +168,8 @@ def _inlets(layout: Layout, rows: Sequence[tuple[Residual, Form]]) -> Count:
         takes = f"takes {branch.inlet:.4g} of its input"
         if math.isnan(branch.inlet):
             takes = "gives its layers its input by several numbers, or by none that could be read"
-        why = f"'{branch.path}' {takes}, expected {asked:.4g}"
+        behind = f", behind {form.entered}" if form.entered else ""
+        why = f"'{branch.path}' {takes}{behind}, expected {asked:.4g}"
         tables = [{words: text for text, words in form.inlet_mistakes} for _, form in wrong]
         named = [words for words in tables[0] if all(words in table for table in tables)]
         fitting = [

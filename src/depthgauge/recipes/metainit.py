@@ -17,7 +17,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from depthgauge.errors import NetworkError
+from depthgauge.errors import NetworkError, expect_callable
+from depthgauge.recipes.given import whole
 from depthgauge.recipes.losses import slopes_of
 from depthgauge.recipes.rules import Count, Plan, Recipe
 from depthgauge.recipes.searched import Loss, Reached, Round, searched, settled, sized
@@ -87,8 +88,8 @@ def metainit(loss: Callable[..., Any] | None = None, steps: int = 25) -> Recipe:
     """MetaInit of a ``loss(output)`` or ``loss(output, batch)``; without one, of that among the
     outputs, or of the cross-entropy with labels that are drawn once. ``steps``: at each of three
     rates of a search."""
-    if steps < 1:
-        raise NetworkError(f"a search has {steps} steps at each rate, expected at least 1")
+    expect_callable("loss", loss, "a function of the output, or of the output and the batch")
+    steps = whole("steps", steps)
     search = partial(_search, loss=loss, steps=steps)
 
     def scaled(model: nn.Module, batch: Any) -> str:

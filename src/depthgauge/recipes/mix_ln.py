@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from depthgauge.recipes.branches import refuse_plain
+from depthgauge.recipes.given import number, whole
 from depthgauge.recipes.rules import Form, Plan, Recipe
 from depthgauge.trace.counted import Layout
 
@@ -15,7 +16,9 @@ __all__ = ["MIX_LN", "post_layers"]
 
 
 def post_layers(layers: int, share: float = 0.25) -> int:
-    """How many of the first layers are post-norm: ``floor(share * layers)``."""
+    """How many of the first layers are post-norm: ``floor(share * layers)``. Raises NetworkError
+    for less than one layer, and a share that is not from 0 on and below 1."""
+    layers, share = whole("layers", layers), number("share", share, least=0, below=1)
     return math.floor(share * layers)
 
 

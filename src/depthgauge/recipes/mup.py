@@ -10,10 +10,11 @@ With m = width / base width:
 
 from __future__ import annotations
 
-from depthgauge.errors import NetworkError
+from depthgauge.errors import NetworkError, expect
 from depthgauge.recipes.branches import refuse_plain
+from depthgauge.recipes.given import whole
 from depthgauge.recipes.layers import TORCH
-from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, scope_of
+from depthgauge.recipes.rules import Form, Group, Plan, Recipe, Rule, Target, init_of, scope_of
 from depthgauge.trace.counted import Layout, Weight
 
 __all__ = ["LOGITS_MISTAKES", "MUP", "bare", "head_rule", "matrices", "mup", "width_of"]
@@ -89,9 +90,12 @@ def bare(layout: Layout, width: int, base_width: int) -> str:
 
 def mup(base_width: int = 256, head: str = "") -> Recipe:
     """muP against a network of ``base_width``, at which rates were found. ``head``: the head's
-    initialiser, ``"zeros"`` or one that is the same at every width."""
-    if base_width < 1:
-        raise NetworkError(f"the base width is {base_width}, expected at least 1")
+    initialiser, ``"zeros"`` or one that is the same at every width. Raises NetworkError, and
+    EquationError for an initialiser that is none."""
+    base_width = whole("base_width", base_width)
+    expect("head", head, str, "an initialiser as text, such as 'zeros'")
+    if head:
+        init_of(head)
     last = head or f"normal(std=1/sqrt({base_width}))"
 
     def plan(layout: Layout) -> Plan:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -32,10 +32,12 @@ from depthgauge.trace.counted import Layout, Residual, Weight
 __all__ = ["ALPHA", "NFNET", "gains"]
 
 ALPHA = "0.2"
+#: Of an activation.
+Options: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 @cache
-def gains(kind: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[float, float]:
+def gains(kind: str, options: Options = ()) -> tuple[float, float]:
     """One over the standard deviation, and over the root mean square, of ``phi(z)``, z ~ N(0, 1).
 
     Raises NetworkError for an activation that is not known.
@@ -101,12 +103,13 @@ def _gain(weight: Weight) -> float:
 
 def _other(weight: Weight) -> str:
     """Words for the number in front of a layer that is not the gain of its activation."""
+    where = f"behind '{weight.activation}' in front of '{weight.path}'"
     if abs(weight.front - 1) <= _SAMPLED:
-        return f"in front of '{weight.path}' there is none"
-    return f"in front of '{weight.path}' it is {_not(weight.front, weight.follows, weight.bend)}"
+        return f"{where} there is none, expected {_gain(weight):.4f}"
+    return f"{where} it is {_not(weight.front, weight.follows, weight.bend)}"
 
 
-def _not(number: float, kind: str, bend: tuple[tuple[str, Any], ...]) -> str:
+def _not(number: float, kind: str, bend: Options) -> str:
     deviation, size = gains(kind, bend)
     said = f"{number:.4f}, not {deviation:.4f}"
     if math.isclose(number, size, rel_tol=_SAMPLED):
@@ -177,23 +180,34 @@ def _forms(layout: Layout, behind: Sequence[float]) -> list[Form]:
     since, forms = 0, []
     for k, (branch, l) in enumerate(zip(layout.branches, places, strict=True)):
         form = _form(branch, str(since) if staged else f"({l}-1)", k)
-        first = {_gain(w) for w in branch.weights if w.first}
-        if behind and len(first) == 1:  # which stands in front of the layers beside beta
-            form = _times(form, first.pop(), sorted(set(behind)))
+        first = {(w.follows, w.bend, w.activation) for w in branch.weights if w.first}
+        if behind and len(first) == 1:  # whose gain stands in front of the layers beside beta
+            form = _times(form, *first.pop(), sorted(set(behind)))
         forms.append(form)
         since = (0 if branch.projected else since) + 1
     return forms
 
 
-def _times(form: Form, gain: float, found: Sequence[float]) -> Form:
+def _times(form: Form, kind: str, bend: Options, where: str, found: Sequence[float]) -> Form:
+    """``where``: the activation that the branch begins with; ``found``: numbers that stand behind
+    others."""
     beta = form.inlet or "1"
+    gain, size = gains(kind, bend) if kind else (1.0, 1.0)
     mistakes = [(f"{gain:.12g}*({text})", words) for text, words in form.inlet_mistakes]
     mistakes.append((beta, "the activation's gain is missing"))
+    if not math.isclose(size, gain, rel_tol=_SAMPLED):
+        mistakes.append(
+            (f"{size:.12g}*{beta}", f"the activation's gain is {_not(size, kind, bend)}")
+        )
     for number in found:
+        if math.isclose(number, size, rel_tol=_SAMPLED):
+            continue
         if not math.isclose(number, gain, rel_tol=_SAMPLED):
             words = f"the activation's gain is {number:.4f}, not {gain:.4f}"
             mistakes.append((f"{number:.12g}*{beta}", words))
-    return replace(form, inlet=f"{gain:.12g}*{beta}", inlet_mistakes=tuple(mistakes))
+    inlet = f"{gain:.12g}*{beta}"
+    entered = f"'{where}' (gain {gain:.4f})" if where else ""
+    return replace(form, inlet=inlet, inlet_mistakes=tuple(mistakes), entered=entered)
 
 
 def _beta(blocks: str) -> str:

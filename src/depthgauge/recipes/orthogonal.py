@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from depthgauge.recipes.given import gain_text
 from depthgauge.recipes.layers import TORCH, derived_for, of_every_layer
 from depthgauge.recipes.rules import Plan, Recipe
 from depthgauge.trace.counted import Layout, Weight
@@ -21,9 +22,10 @@ __all__ = ["ORTHOGONAL", "orthogonal"]
 _NEEDS: Final = "linear layers or tanh; with another gain other activations"
 
 
-def orthogonal(gain: str = "1") -> Recipe:
+def orthogonal(gain: str | float = "1") -> Recipe:
     """Orthogonal weights of this gain: 1 for linear layers, a little more for tanh, sqrt(2) for
-    ReLU."""
+    ReLU. Raises NetworkError for what is no number above 0."""
+    gain = gain_text(gain)
     one = gain == "1"
     init = "orthogonal" if one else f"orthogonal(gain={gain})"
     others = {"sqrt(2)": "a gain of sqrt(2), ReLU's", "5/3": "a gain of 5/3", "1": "a gain of 1"}

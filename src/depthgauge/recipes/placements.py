@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from depthgauge.errors import NetworkError, expect
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.rules import Form, Plan, Recipe, Rule, Target
 from depthgauge.trace.counted import Layout, Weight
@@ -112,7 +113,14 @@ def form_of(name: str, kind: str = "") -> Form:
 
 
 def placed(name: str, kind: str = "") -> Recipe:
-    """The recipe of a placement, with norms of this kind: ``""`` for the kind that is there."""
+    """The recipe of a placement, with norms of this kind: ``""`` for the kind that is there.
+    Raises NetworkError for a name or a kind that is none."""
+    expect("name", name, str, f"one of {', '.join(_FORMS)}")
+    expect("kind", kind, str, f"one of {', '.join(KINDS)}")
+    if name not in _FORMS:
+        raise NetworkError(f"placement is {name!r}, expected one of {', '.join(_FORMS)}")
+    if kind not in ("", *KINDS):
+        raise NetworkError(f"kind is {kind!r}, expected one of {', '.join(KINDS)}, or none")
     form, final = form_of(name, kind), _FORMS[name][1]
     title = _TITLES[name] + (f" with {KINDS[kind]}" if kind else "")
 

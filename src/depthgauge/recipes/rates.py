@@ -14,7 +14,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from depthgauge.errors import SpecificationError
 from depthgauge.recipes.finding import Finding
+from depthgauge.recipes.given import number
 from depthgauge.recipes.rules import Group, Plan
 from depthgauge.trace.admission import uncompiled
 
@@ -31,7 +33,13 @@ def grouped(
     eps: float | None = None,
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser: rates by the recipe; what no group names learns at ``lr``. Parts of
-    the model may have been compiled since the groups were named."""
+    the model may have been compiled since the groups were named. Raises SpecificationError for a
+    rate or an epsilon that is not above 0, and a decay below 0."""
+    lr = number("lr", lr, error=SpecificationError)
+    if weight_decay is not None:
+        weight_decay = number("weight_decay", weight_decay, least=0, error=SpecificationError)
+    if eps is not None:
+        eps = number("eps", eps, error=SpecificationError)
     named = dict(uncompiled(model).named_parameters())
     rows = [(group, [p for p in group.paths if p in named]) for group in groups]
     taken = {path for _, paths in rows for path in paths}

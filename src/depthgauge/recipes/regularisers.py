@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from depthgauge.errors import SpecificationError
+from depthgauge.recipes.given import number, whole
 
 __all__ = ["Mixed", "cutout", "mixup", "symmetric_beta"]
 
@@ -46,8 +47,7 @@ def mixup(inputs: Tensor, labels: Tensor, alpha: float, generator: torch.Generat
 
     Zhang, Cisse, Dauphin and Lopez-Paz, arXiv 1710.09412.
     """
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise SpecificationError(f"alpha is {alpha}, expected a finite number of at least 0")
+    alpha = number("alpha", alpha, least=0, error=SpecificationError)
     if not inputs.is_floating_point():
         raise SpecificationError(
             f"inputs are {inputs.dtype}, expected floating-point numbers; mix what the embedding "
@@ -98,8 +98,7 @@ def cutout(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
             f"images have the shape {tuple(images.shape)}, expected (batch, channels, rows, "
             f"columns)"
         )
-    if side < 0:
-        raise SpecificationError(f"side is {side}, expected a number of pixels, at least 0")
+    side = whole("side", side, least=0, error=SpecificationError)
     rows, columns = (
         _inside(len(images), size, side, generator).to(images.device) for size in images.shape[2:]
     )

@@ -97,16 +97,16 @@ class Form:
     be, one at each place, but for norms of queries and keys; ``inner``: in front of the last weight
     layer; the kind ``""`` is whatever kind is there, a layer norm where there is none. ``gains``:
     what the gains of norms begin with, by place. ``inlet``: a fixed number that the branch's input
-    is multiplied by, behind the norm in front. ``shifts``: a learned number, 0, is added in front
-    of each weight layer and activation, and at the branch's end, which a learned number, 1,
-    multiplies. ``biased``: each of its weight layers has a bias. ``mistakes``: coefficients that
-    are met in place of these, each (skip, factor, words); ``learned_mistakes`` and
-    ``inlet_mistakes``: each (text, words); ``misplaced``: places of norms that are met in place of
-    these, each (places, words). ``logits``: the number that products of queries and keys are
-    multiplied by, in ``d``, the features of a head; ``logits_mistakes``: each (text, words).
-    ``scored``: the kind of the norm of queries and of keys over the features of each head, values
-    having none; ``temperature``: what the learned number begins with that multiplies the products
-    too, its ``temperature_mistakes`` each (text, words).
+    is multiplied by, behind the norm in front; ``entered``: words for the activation there.
+    ``shifts``: a learned number, 0, is added in front of each weight layer and activation, and at
+    the branch's end, which a learned number, 1, multiplies. ``biased``: each of its weight layers
+    has a bias. ``mistakes``: coefficients that are met in place of these, each (skip, factor,
+    words); ``learned_mistakes`` and ``inlet_mistakes``: each (text, words); ``misplaced``: places
+    of norms that are met in place of these, each (places, words). ``logits``: the number that
+    products of queries and keys are multiplied by, in ``d``, the features of a head;
+    ``logits_mistakes``: each (text, words). ``scored``: the kind of the norm of queries and of keys
+    over the features of each head, values having none; ``temperature``: what the learned number
+    begins with that multiplies the products too, its ``temperature_mistakes`` each (text, words).
     """
 
     skip: str | None = None
@@ -115,6 +115,7 @@ class Form:
     norms: Mapping[str, str] | None = None
     gains: Mapping[str, str] = field(default_factory=dict)
     inlet: str | None = None
+    entered: str = ""
     shifts: bool = False
     biased: bool = False
     mistakes: tuple[tuple[str, str, str], ...] = ()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 from depthgauge.errors import NetworkError
+from depthgauge.recipes.given import number
 from depthgauge.recipes.kernel_maps import (
     Curve,
     Joint,
@@ -46,10 +47,7 @@ _NEAR = 1e-3
 def tat(eta: float = 0.9, tau: float = 0.3) -> Recipe:
     """TAT with this maximal C value at 0 of rectifiers, between 0 and 1, and this maximal curvature
     of smooth activations, above 0. Raises NetworkError for others."""
-    if not 0 < eta < 1 or not tau > 0:
-        raise NetworkError(
-            f"TAT has eta = {eta:g} and tau = {tau:g}; give eta between 0 and 1 and tau above 0"
-        )
+    eta, tau = number("eta", eta, below=1), number("tau", tau)
 
     def plan(layout: Layout) -> Plan:
         parts = parts_of(layout, "TAT")
@@ -127,9 +125,9 @@ def _rectifier(parts: list[int | Joint], eta: float) -> _Rectifier:
 def _layers(curve: Curve, eta: float) -> float:
     """How many of a leaky ReLU in series bring two examples of correlation 0 to eta."""
     slope, value = float(dict(curve.options)["slope"]), 0.0
-    for number in range(100_000):
+    for count in range(100_000):
         if value >= eta - _NEAR:
-            return number
+            return count
         value = leaky_map(value, slope)
     return math.inf
 

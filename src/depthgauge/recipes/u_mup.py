@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import index_of
 from depthgauge.recipes.completep import vectors_of
+from depthgauge.recipes.given import number
 from depthgauge.recipes.rules import Group, Plan, Recipe
 from depthgauge.recipes.unit_scaling import unit_plan
 from depthgauge.trace.counted import Layout, Weight
@@ -69,8 +70,7 @@ def _features(weight: Weight) -> int:
 
 def u_mup(rho: float = 1.0) -> Recipe:
     """u-muP in which the branches together weigh ``rho`` sqrt(2) times the state that entered."""
-    if not rho > 0:
-        raise NetworkError(f"rho is {rho:g}, expected a number above 0")
+    rho = number("rho", rho)
 
     def plan(layout: Layout) -> Plan:
         if len(layout.streams) > 1:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import refuse_plain
+from depthgauge.recipes.given import number
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.nfnet import gains
 from depthgauge.recipes.rules import Around, Form, Plan, Recipe, Rule, Target, scope_of
@@ -163,8 +164,7 @@ def _form(
 
 def unit_scaling(tau: float = 1.0) -> Recipe:
     """Unit scaling whose branches weigh ``tau`` times their skips."""
-    if not tau > 0:
-        raise NetworkError(f"tau is {tau:g}, expected a number above 0")
+    tau = number("tau", tau)
     skip = f"1/sqrt(1+{tau:g}**2)" if tau != 1 else "1/sqrt(2)"
     factor = f"{tau:g}/sqrt(1+{tau:g}**2)" if tau != 1 else "1/sqrt(2)"
 

@@ -107,6 +107,11 @@ class _Seen:
     def kind(self) -> str:
         return init_of(self.target.init).kind
 
+    @property
+    def follower(self) -> bool:
+        """Whether its size is by the activation in front of it."""
+        return self.kind == "standardised"
+
     def explained(self, init: str) -> bool:
         """Whether another initialiser made it: of its size, and equal singular values only where
         that one gives them."""
@@ -210,9 +215,11 @@ def rule_finding(
         )
         return Finding(rule.group, right, len(seen), said, _ratio(seen))
     head = f"{len(wrong)} of {len(seen)} {rule.group}: "
-    path = f" ('{wrong[0].target.weight.path}')"
+    one = wrong[0].target.weight
+    behind = f", behind '{one.activation}'" if one.activation and wrong[0].follower else ""
+    path = f" ('{one.path}'{behind})"
     if all(s.silences for s in wrong):
-        said = f"{head}'{wrong[0].target.weight.path}' is an embedding's table as well, where "
+        said = f"{head}'{one.path}' is an embedding's table as well, where "
         said += "zeros leave the stream nothing to begin with; give the layer a weight of its own"
         return Finding(rule.group, right, len(seen), said)
     if all(s.expected == 0 for s in wrong):
@@ -233,7 +240,9 @@ def rule_finding(
     else:
         said = f"{head}std {_times(wrong)} times the expected one ({rule.told})"
     why = _mistake(wrong, seen) or _scaled(wrong)
-    return Finding(rule.group, right, len(seen), said + (f": {why}" if why else path), ratio)
+    if why:
+        said += f": {why}"
+    return Finding(rule.group, right, len(seen), said + ("" if why and not right else path), ratio)
 
 
 def _four(std: float) -> str:

@@ -24,6 +24,7 @@ from depthgauge.study.changes import Change
 from depthgauge.study.factors import Difference
 from depthgauge.trace.batches import mapped, tensors
 from depthgauge.trace.inputs import input_of
+from depthgauge.trace.overwritten import watched
 from depthgauge.trace.targets import Target, arguments_of, called, defaults, load
 
 if TYPE_CHECKING:
@@ -199,11 +200,12 @@ class BuilderCase:
 
         found = []
         for done, seed in enumerate(self.seed, 1):
-            made = self.build(seed)
+            with watched() as watch:
+                made = self.build(seed)
             self.digests[seed] = _digests(made)
             name = "" if isinstance(self.target, Mapping) else _name(self.target)
             profile = measure_module(*made, seed=seed, instruments=instruments, name=name, **more)
-            found.append(profile)
+            found.append(watch.noted(profile, made.module))
             if progress is not None:
                 progress(done, len(self.seed))
         return stacked(found)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthgauge.trace.affine import affine
 from depthgauge.trace.analysis import Analysis
-from depthgauge.trace.graph import Ref, Value
-from depthgauge.trace.operations import NEGATIONS
+from depthgauge.trace.graph import Value
 from depthgauge.trace.readings import Readings
 
 __all__ = ["Bend", "Bends", "bends_of"]
@@ -206,7 +206,7 @@ class _Walk:
             if j in self.sums:
                 self.readers[j] = i
                 return alpha, beta, math.hypot(*self._terms(j))
-            if (step := _affine(self.graph.values[j])) is None:
+            if (step := affine(self.graph.values[j])) is None:
                 break
             # alpha (times x + plus) + beta
             alpha, beta = alpha * step[0], beta + alpha * step[1]
@@ -233,7 +233,7 @@ class _Walk:
     def _number(self, i: int, begin: int) -> float:
         """What a term of a sum is multiplied by, behind the value that the sum's sides share."""
         number = 1.0
-        while i != begin and (step := _affine(self.graph.values[i])) is not None:
+        while i != begin and (step := affine(self.graph.values[i])) is not None:
             number *= step[0]
             i = next(j for j in self.graph.values[i].inputs if self.graph.values[j].data)
         return number
@@ -250,32 +250,10 @@ class _Walk:
         times, plus = 1.0, 0.0
         while len(followers := self._read_by(i)) == 1:
             i = followers.pop()
-            if (step := _affine(self.graph.values[i])) is None:
+            if (step := affine(self.graph.values[i])) is None:
                 break
             times, plus = times * step[0], plus * step[0] + step[1]
         return times, plus / times if times else 0.0
-
-
-def _affine(value: Value) -> tuple[float, float] | None:
-    """``(a, b)`` of a value that is ``a x + b`` of another with fixed numbers; None of others."""
-    if value.kind in ("shape", "drop"):
-        return (1.0, 0.0) if len(value.inputs) == 1 else None
-    if value.name in NEGATIONS:
-        return -1.0, 0.0
-    if value.kind not in ("product", "sum") or len(value.inputs) != 1 or value.options:
-        return None
-    numbers = [a for a in value.args if isinstance(a, int | float) and not isinstance(a, Ref)]
-    if len(numbers) != 1 or isinstance(numbers[0], bool):
-        return None
-    number, first = float(numbers[0]), isinstance(value.args[0], Ref)
-    reverse = "rsub" in value.name or "rdiv" in value.name or "rtruediv" in value.name
-    if value.kind == "product":
-        if "div" not in value.name:
-            return number, 0.0
-        return (1 / number, 0.0) if first and not reverse and number else None
-    if "sub" not in value.name:
-        return 1.0, number
-    return (1.0, -number) if first and not reverse else (-1.0, number)
 
 
 def _words(value: Value) -> str:

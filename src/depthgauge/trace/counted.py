@@ -36,7 +36,8 @@ class Weight:
     is added to what enters it. ``bias``: the path of the vector added to what leaves it, ``""``
     without one. ``lengths``: that of the parameter that its directions are multiplied by (weight
     normalisation). ``looked_up``: an embedding reads the same numbers. ``follows``: the kind of the
-    activation that enters it, ``""`` where the state or another layer does, ``bend`` its options.
+    activation that enters it, ``""`` where the state or another layer does, ``bend`` its options,
+    ``activation`` the module that it is, or stands in, with its name there.
     ``called``: the path of the module that multiplies by it (of PyTorch's attention in one function
     not the one that holds it). ``front`` and ``behind``: the fixed numbers directly in front of the
     layer and directly behind it (NaN where one is not read).
@@ -60,6 +61,7 @@ class Weight:
     looked_up: bool = False
     follows: str = ""
     bend: tuple[tuple[str, Any], ...] = ()
+    activation: str = ""
     called: str = ""
     front: float = 1.0
     behind: float = 1.0

@@ -35,7 +35,7 @@ from depthgauge.trace.forward import quiet
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.links import Branch, Link
 from depthgauge.trace.merges import chain
-from depthgauge.trace.readings import Readings
+from depthgauge.trace.readings import Readings, activation_path
 from depthgauge.trace.running import Pass, run
 from depthgauge.trace.subjects import Given, subjects
 
@@ -160,7 +160,7 @@ def _measured(
             "cotangent": passed.cotangent,
             "device": _device(held),
             "notes": [*notes, *passed.notes],
-            "causes": causes(model, batch, passed, readings),
+            "causes": causes(model, batch, given.loss, passed, readings),
             "blind": blind(passed, readings) if given.loss is not None else "",
             "versions": {
                 "depthgauge": __version__,
@@ -329,11 +329,7 @@ def _place(analysis: Analysis, i: int) -> str:
 
 def _activation(analysis: Analysis, readings: Readings, i: int, block: int) -> _Row:
     seen = readings.activations[i]
-    path = analysis.graph.calls[seen.call].path
-    if seen.call not in readings.composites and analysis.graph.calls[seen.call].type.lower() != (
-        seen.kind.replace("_", "")
-    ):
-        path = f"{path}.{seen.kind}".lstrip(".")  # called as a function in this module
+    path = activation_path(analysis.graph, readings, seen)
     return _Row(block, path, "activation", readings.found(i, "gate"))
 
 

@@ -37,6 +37,7 @@ from depthgauge.trace.statistic import (
 __all__ = [
     "bias_of",
     "by_length",
+    "gain_of",
     "gained",
     "lengthwise",
     "norm",
@@ -121,11 +122,20 @@ def _called(region: Region, value: Traced, base: int) -> Value:
     return out
 
 
+def gain_of(value: Traced) -> int | None:
+    """The value that a norm's function takes as its gain."""
+    return _affine(value, 0, "weight")
+
+
 def bias_of(value: Traced) -> int | None:
     """The value that a norm's function takes as its bias."""
+    return _affine(value, 1, "bias")
+
+
+def _affine(value: Traced, which: int, name: str) -> int | None:
     if value.name not in _PLACES:
         return None
-    given = argument(value, _PLACES[value.name][1], ("bias",), None)
+    given = argument(value, _PLACES[value.name][which], (name,), None)
     return int(given) if isinstance(given, Ref) else None
 
 

@@ -24,13 +24,14 @@ from torch.nn import functional as F
 from depthgauge.instruments import gates, rivers
 from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
+from depthgauge.trace.affine import affine
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.merges import local
 from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
 from depthgauge.trace.sharpness import MAKES, sharpness
 
-__all__ = ["Edge", "Readings"]
+__all__ = ["Edge", "Readings", "activation_path"]
 
 #: Options of PyTorch's activations: (the language's name, PyTorch's, the default), in order.
 _OPTIONS: Final[dict[str, tuple[tuple[str, str, Any], ...]]] = {
@@ -278,14 +279,16 @@ class Readings:
     def left(self, call: int, module: nn.Module, z: Tensor, y: Tensor) -> None:
         with torch._C.DisableTorchFunction():
             kind = _recognise(module, z)
-            self.composites[call] = kind
             inner = [i for i, found in self.activations.items() if found.call == call]
+            index = y.__dict__["_depthgauge_value"][1]
+            if kind is None and len(inner) == 1 and self._around(inner[0], index, call):
+                return
+            self.composites[call] = kind
             for i in inner:
                 del self.activations[i]
                 self.gates.pop(i, None)
             if kind is None and not inner:
                 return
-            index = y.__dict__["_depthgauge_value"][1]
             name, options = kind or (type(module).__name__, {})
             made = Activation(index, call, name, options)
             if self._gates and self._graph is not None:
@@ -293,6 +296,20 @@ class Readings:
                 axis = self._axis(self._graph.values[index])
                 self.gates[index] = self._gate(rule, z.detach(), y, axis)
             self.activations[index] = made
+
+    def _around(self, inner: int, end: int, call: int) -> bool:
+        """Whether a module does nothing but one known activation, value ``inner``, with fixed
+        numbers around it, up to value ``end``: it has a name, and the numbers are read apart."""
+        if self._graph is None or self.activations[inner].kind not in _OPTIONS:
+            return False
+        values = self._graph.values
+        own = [values[end]]
+        while own[-1].call == call and len(own[-1].inputs) == 1:
+            own.append(values[own[-1].inputs[0]])
+        own = [v for v in own if v.call == call]
+        return any(v.index == inner for v in own) and all(
+            v.index == inner or affine(v) is not None for v in own
+        )
 
     def _gate(self, rule: Gate, z: Tensor, y: Tensor, axis: int) -> list[float]:
         """Shares and quantiles over a sample of the pre-activations; dead units over all."""
@@ -426,6 +443,14 @@ def _largest(x: Tensor, axes: list[int]) -> Tensor:
 
 
 # --------------------------------------------------------------------- kinds of activation
+
+
+def activation_path(graph: Graph, readings: Readings, seen: Activation) -> str:
+    """The module that an activation is; of one that is called as a function that module's, with the
+    function's name."""
+    call = graph.calls[seen.call]
+    alone = seen.call in readings.composites or call.type.lower() == seen.kind.replace("_", "")
+    return call.path if alone else f"{call.path}.{seen.kind}".lstrip(".")
 
 
 def _options(name: str, args: Any, kwargs: Any) -> dict[str, Any] | None:

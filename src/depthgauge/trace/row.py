@@ -20,7 +20,7 @@ from depthgauge.trace.logits import around, logits
 from depthgauge.trace.normed import normed
 from depthgauge.trace.norms import by_length
 from depthgauge.trace.readings import Activation as Bent
-from depthgauge.trace.readings import Readings
+from depthgauge.trace.readings import Readings, activation_path
 
 __all__ = ["Row", "held_by"]
 
@@ -337,7 +337,12 @@ class Row:
         )
         if (bend := self._followed(value)) is None:
             return found
-        return replace(found, follows=bend.kind, bend=tuple(sorted(bend.options.items())))
+        return replace(
+            found,
+            follows=bend.kind,
+            bend=tuple(sorted(bend.options.items())),
+            activation=activation_path(self.analysis.graph, self.readings, bend),
+        )
 
     def _followed(self, value: Value) -> Bent | None:
         """The activation that what enters the layer comes from, through numbers alone."""
