@@ -545,3 +545,28 @@ def test_a_concatenation_beside_a_path_without_weights_is_a_disagreement() -> No
 def test_the_two_tests_agree_on_ordinary_models(name: str) -> None:
     model, batch = build(ZOO[name])
     assert measure(model, batch).to_dict()["disagreements"] == []
+
+
+class Added(nn.Module):
+    """A tensor and what no weight layer made of it."""
+
+    def __init__(self, weighed: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8) if weighed else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + torch.tanh(self.layer(x)) / 2
+        return out
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+def test_a_sum_without_a_weight_layer_is_no_branch_and_is_not_said_to_be_missing(
+    weighed: bool,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), *(Added(weighed) for _ in range(3)), nn.Linear(8, 2))
+    found = measure(model, torch.randn(5, 4))
+    why = "no sum was found that adds to a stream what a weight layer makes of it"
+    assert found.branches == (3 if weighed else 0)
+    assert found.not_measured.get("branch_rms") == (None if weighed else why)
+    assert found.to_dict()["streams"][0].get("fraction_reason") == (None if weighed else why)

@@ -246,15 +246,42 @@ def test_one_odd_block_of_two_steps_is_a_block(odd: str, at: int) -> None:
     assert times(found) == [n for n in (at, 1, BLOCKS - 1 - at) if n]
 
 
+class Straight(nn.Module):
+    """Sums that the network itself makes, one after another: no module holds a block."""
+
+    def __init__(self, branches: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, h: Tensor) -> Tensor:
+        for branch in self.branches:
+            h = h + branch(h)
+        return h
+
+
 def test_blocks_without_a_list_of_their_own_are_found_beside_an_odd_one() -> None:
-    """Each sum in a module of its own, two of them a block by what repeats alone."""
+    """Two sums are a block by what repeats alone; modules of a list are blocks by themselves."""
     torch.manual_seed(1)
+
+    def branch(norm: Callable[[int], nn.Module], act: type[nn.Module]) -> nn.Module:
+        return nn.Sequential(norm(WIDTH), nn.Linear(WIDTH, WIDTH), act(), nn.Linear(WIDTH, WIDTH))
+
+    branches = [
+        made
+        for k in range(BLOCKS)
+        for made in (
+            branch(nn.LayerNorm, nn.ReLU), branch(nn.RMSNorm, nn.GELU if k == 3 else nn.Tanh)
+        )
+    ]  # fmt: skip
+    found = read([Straight(branches), nn.Linear(WIDTH, 3)])
+    assert found["depth"] == BLOCKS
+    assert times(found) == [3, 1, 2]
     steps: list[nn.Module] = []
     for k in range(BLOCKS):
         steps += [Branch(nn.LayerNorm), Branch(nn.RMSNorm, act=F.gelu if k == 3 else torch.tanh)]
     found = read(steps)
-    assert found["depth"] == BLOCKS
-    assert times(found) == [3, 1, 2]
+    assert found["depth"] == 2 * BLOCKS
+    assert times(found) == [3, 1, 1, 2]
 
 
 def test_stages_with_transitions_count_every_sum() -> None:

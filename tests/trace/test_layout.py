@@ -13,7 +13,6 @@ from torch.nn.utils import parametrizations
 from depthgauge.network.spec import Network
 from depthgauge.study.reference import resnet, transformer
 from depthgauge.trace.counted import Layout
-from depthgauge.trace.folding import listed
 from depthgauge.trace.layout import layout
 from tests.recipes.models import preactivation
 
@@ -304,23 +303,6 @@ def test_a_scaled_activation_that_branch_and_shortcut_share_is_an_inlet() -> Non
     assert [(b.skip, b.factor, b.learned) for b in found.branches] == [
         (1.0, 0.2, (("scalar", 0.0),))
     ] * 3
-
-
-@pytest.mark.parametrize(
-    ("paths", "blocks"),
-    [
-        (("h.0", "h.0", "h.1", "h.1"), [1, 1, 2, 2]),
-        (("h.2", "h.4"), [1, 2]),
-        (("1", "2", "3"), [1, 2, 3]),
-        (("s.0.b.0", "s.0.b.1", "s.1.b.0", "s.1.b.1"), []),
-        (("h.0", "h.0", "h.1"), []),
-        (("layer1.0", "layer2.0"), []),
-        (("net", "net"), []),
-        (("h.1", "h.0"), []),
-    ],
-)
-def test_blocks_are_the_modules_of_one_list(paths: tuple[str, ...], blocks: list[int]) -> None:
-    assert listed(paths) == blocks
 
 
 def test_equal_steps_of_a_block_are_one_block() -> None:

@@ -19,9 +19,10 @@ from torch import Tensor
 from depthgauge.equation.nodes import Block, State, Update
 from depthgauge.equation.text import to_text
 from depthgauge.trace.blocks import averaged, bare, differing, unbegun, unmarked
-from depthgauge.trace.folding import Fold, folds_of, parted, steps_of
+from depthgauge.trace.folding import Fold, folds_of, parted, repeated, repeats, steps_of
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.links import Link
+from depthgauge.trace.listing import listed
 from depthgauge.trace.merges import WEIGHED_STATES, Merge, chain, merges, reach
 from depthgauge.trace.paths import merges_between, states
 from depthgauge.trace.reading import Equation, Reader
@@ -49,12 +50,14 @@ class Step:
 @dataclass
 class Track:
     """One stream with its steps, and how they fold: (first step, steps, times). ``unit``: the steps
-    of every block, or 0 where a block is a repetition of a fold."""
+    of every block, or 0 where a block is a repetition of a fold; ``places``: the block of each sum
+    where blocks are the modules of a list."""
 
     stream: Stream
     steps: list[Step]
     folds: list[Fold] = field(default_factory=list)
     unit: int = 0
+    places: list[int] = field(default_factory=list)
     inside: list[int] = field(default_factory=list)  # states of merges inside branches
 
     @property
@@ -67,9 +70,19 @@ class Track:
     @property
     def blocks(self) -> list[list[Step]]:
         """The steps of each block."""
+        return self._cut(self.folds, self.unit)
+
+    @property
+    def repeated(self) -> list[list[Step]]:
+        """The steps of each block by what repeats alone, whatever list its modules stand in."""
+        read = [step.equation.read for step in self.steps if step.equation]
+        unit = repeated(read)
+        return self._cut(folds_of(read, unit), unit)
+
+    def _cut(self, folds: Sequence[Fold], each: int) -> list[list[Step]]:
         out = []
-        for start, steps, times in self.folds:
-            unit = self.unit or steps
+        for start, steps, times in folds:
+            unit = each or steps
             for k in range(start, start + steps * times, unit):
                 out.append(self.steps[k : k + unit])
         return out
@@ -88,9 +101,9 @@ class Track:
         found = []
         for start, unit, times in self.folds:
             rounds = [tuple(e.read for e in each) for each in self._rounds(start, unit, times)]
-            for size, repeated in parted(rounds):
-                found.append((start, unit * size, repeated))
-                start += unit * size * repeated
+            for size, rows in parted(rounds):
+                found.append((start, unit * size, rows))
+                start += unit * size * rows
         return found
 
     @property
@@ -110,7 +123,7 @@ class Track:
 
         ``short`` leaves out dropout and every option: sizes, heads, learnable parts of norms.
         """
-        times = [repeated for _, _, repeated in self.runs]
+        times = [rows for _, _, rows in self.runs]
         texts = [to_text(bare(block) if short else block) for block in self._shown]
         return list(zip(times, texts, strict=True))
 
@@ -208,7 +221,8 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
         track.steps = kept or track.steps
         read = [step.equation.read for step in track.steps if step.equation]
         sums = [step.link.merge.value for step in track.steps if step.link]
-        track.unit = steps_of(read, [graph.path(i) for i in sums])
+        track.places = listed(graph, sums, repeats(read))
+        track.unit = steps_of(read, track.places)
         track.folds = folds_of(read, track.unit)
         if shared := track.shared:
             what = "layers and learned numbers that several blocks share"

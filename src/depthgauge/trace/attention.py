@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -23,6 +23,7 @@ from depthgauge.trace.manner import axis_of
 from depthgauge.trace.norms import by_length
 from depthgauge.trace.operations import NEGATIONS
 from depthgauge.trace.roles import TURNS, displaces, drop_rate
+from depthgauge.trace.split import Heads, Products, heads_of
 
 __all__ = ["attention", "fused"]
 
@@ -36,41 +37,58 @@ def fused(region: Region, value: Traced) -> Value:
     numbers = [a for a in value.args if type(a) is int]
     heads = numbers[1] if len(numbers) > 1 else heads
     causal = bool(value.options.get("is_causal"))
+    padded = value.options.get("key_padding_mask") is not None
+    if padded or (value.options.get("attn_mask") is not None and not causal):
+        return _opaque(region, value.index, ["masked"], query)
     bias = any(region.values[i].path.endswith("bias") for i in value.inputs)
     name = f"{value.inputs[3]}" if len(value.inputs) > 3 else f"{value.index}"
+    rate = value.options.get("dropout_p", value.args[10] if len(value.args) > 10 else 0.0)
+    if value.options.get("training", value.args[13] if len(value.args) > 13 else True) and rate:
+        region.dropped.append(float(rate))
     return Attention(region.value(query), Number(float(heads)), causal, None, None, bias, name)
+
+
+def _opaque(region: Region, i: int, features: list[str], source: int) -> Opaque:
+    """Attention of a tensor of which value ``i`` is a product, with more than the word says."""
+    x = region.value(source)
+    name = "attention, " + ", ".join(dict.fromkeys(features))
+    entry = (region.roles.graph.path(i), name)
+    if entry not in region.opaque:
+        region.opaque.append(entry)
+    return Opaque(name, (x,), Number(4.0))
 
 
 def attention(region: Region, value: Traced) -> Value | None:
     """The output layer of an attention spelled out in this region, or None."""
     if value.name not in ("linear", "addmm", "matmul") or region.roles.layers(value.index) != 1:
         return None
-    at = region.values[value.inputs[0 if value.name == "linear" else -2]]
+    entering = value.inputs[0 if value.name == "linear" else -2]
+    at, rates = region.values[entering], list[float]()
     while at.kind in ("shape", "drop") and at.inputs and not displaces(at):
+        rates += [drop_rate(at)] if at.kind == "drop" else []
         at = region.values[at.inputs[0]]
     if at.kind not in ("attend", "contract") or region.roles.layers(at.index) != 2:
         return None
     parts = _parts(region, at)
     if parts is None:
         return None
-    query, key, values, features, soft = parts
-    found = {
-        role: _projected(region, j, role, features)
-        for role, j in zip(ROLES, (query, key, values), strict=True)
-    }
+    features = parts.features
+    found = {role: _projected(region, j, role, features) for role, j in parts.operands.items()}
     layers = {role: layer for role, layer in found.items() if layer is not None}
     if len(layers) != 3 or len({layer.source for layer in layers.values()}) != 1:
         return None
-    shape = region.values[query].shape
-    heads = shape[-3] if len(shape) > 3 else 1
-    if region.values[key].shape and shape[-1:] == region.values[key].shape[-1:]:
-        grouped = len(shape) == len(region.values[key].shape) == 4  # ``enable_gqa``
-        kv = _heads(region, values) or (region.values[key].shape[1] if grouped else 0)
-        if kv and kv != heads:
-            features.append(f"{kv} of {heads} key heads")
+    if any(rates):
+        features.append("results dropped out")
+    shape = region.values[parts.operands["query"]].shape
+    places = {role: layer.index for role, layer in layers.items()}
+    split = heads_of(
+        region.roles,
+        Products(at.index, parts.scored, parts.operands, places, parts.weights, entering),
+    )
+    heads = _counted(region, parts.operands, split, features)
     features += _tied(layers)
-    x = region.value(layers["query"].source)
-    row = logits(region.roles, {}, [soft])
+    region.dropped += parts.dropped
+    row = logits(region.roles, {}, [parts.soft])
     normed = None if _AFFINE in features else _normed(region, at, row)
     if normed is not None:
         features = [feature for feature in features if feature != _NORMED]
@@ -80,11 +98,7 @@ def attention(region: Region, value: Traced) -> Value | None:
         features.append("scores changed")
     features = [feature for feature in features if feature != _AFFINE]
     if features:
-        name = "attention, " + ", ".join(dict.fromkeys(features))
-        entry = (region.roles.graph.path(at.index), name)
-        if entry not in region.opaque:
-            region.opaque.append(entry)
-        return Opaque(name, (x,), Number(4.0))
+        return _opaque(region, at.index, features, layers["query"].source)
     causal = bool(at.options.get("is_causal", len(at.args) > 5 and at.args[5] is True))
     bias = len(value.inputs) > 2
     weight = value.inputs[1 if value.name == "linear" else -1]
@@ -93,6 +107,7 @@ def attention(region: Region, value: Traced) -> Value | None:
     norm = None
     if normed is not None:
         norm, scale = normed[0], normed[1] or scale
+    x = region.value(layers["query"].source)
     return Attention(x, Number(float(heads)), causal, scale, None, bias, f"{weight}", norm)
 
 
@@ -142,12 +157,13 @@ _PLURAL: Final = {"query": "queries", "key": "keys", "value": "values"}
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The layer of queries, keys or values: what it reads, its weight, and whether all of its
-    output is used."""
+    """The layer of queries, keys or values: what it reads, its weight, whether all of its
+    output is used, and its value."""
 
     source: int
     weight: int
     whole: bool
+    index: int = field(compare=False)
 
 
 def _tied(layers: Mapping[str, _Layer]) -> list[str]:
@@ -157,6 +173,28 @@ def _tied(layers: Mapping[str, _Layer]) -> list[str]:
         for a, b in pairwise(ROLES)
         if layers[a] == layers[b] and layers[a].whole
     ]
+
+
+def _counted(
+    region: Region, operands: Mapping[str, int], split: Heads | None, features: list[str]
+) -> int:
+    """How many heads queries have; notes where keys or values have others, and what heads are
+    parts of but for channels."""
+    shape, keys = (region.values[operands[role]].shape for role in ("query", "key"))
+    if split is None:
+        heads = shape[-3] if len(shape) > 3 else 1
+        grouped = len(shape) == len(keys) == 4  # ``enable_gqa``
+        kv = _heads(region, operands["value"]) or (keys[1] if grouped else 0)
+        if kv and kv != heads and shape[-1:] == keys[-1:]:
+            features.append(f"{kv} of {heads} key heads")
+        return heads
+    if split.words:
+        features.append(split.words)
+    elif split.key != split.query:
+        features.append(f"{split.key} of {split.query} key heads")
+    elif split.value != split.query:
+        features.append(f"{split.value} of {split.query} value heads")
+    return split.query
 
 
 def _heads(region: Region, i: int) -> int:
@@ -172,9 +210,22 @@ def _heads(region: Region, i: int) -> int:
     return 0
 
 
-def _parts(region: Region, at: Traced) -> tuple[int, int, int, list[str], int] | None:
-    """Queries, keys and values of a product of attention, what else was done to scores, and the
-    softmax that is taken of them."""
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a product of attention is made of: its operands by role, what else was done to scores
+    and weights, the softmax, the product of queries and keys, the weights in the product with the
+    values (-1 in one function), and with which rates weights are dropped."""
+
+    operands: dict[str, int]
+    features: list[str]
+    soft: int
+    scored: int
+    weights: int = -1
+    dropped: tuple[float, ...] = ()
+
+
+def _parts(region: Region, at: Traced) -> _Parts | None:
+    """The parts of a product of attention."""
     if at.kind == "attend":
         features = []
         masked = at.inputs[3:] or at.options.get("attn_mask") is not None
@@ -182,18 +233,25 @@ def _parts(region: Region, at: Traced) -> tuple[int, int, int, list[str], int] |
             features.append("masked")
         if len(at.inputs) < 3:
             return None
-        query, key, values = at.inputs[:3]
-        return query, key, values, features, at.index
+        operands = dict(zip(ROLES, at.inputs[:3], strict=True))
+        rate = at.options.get("dropout_p", at.args[4] if len(at.args) > 4 else 0.0)
+        rates = [float(rate)] if isinstance(rate, int | float) else []
+        dropped = tuple(filter(None, rates))
+        return _Parts(operands, features, at.index, at.index, dropped=dropped)
     moving = region.roles.moving(at.inputs)
     if len(moving) != 2:
         return None
-    for scores, values in (moving, moving[::-1]):
-        features, inner = [], region.values[scores]
-        soft, turned = -1, at.name not in _PLAIN
+    for weights, values in (moving, moving[::-1]):
+        features, inner = [], region.values[weights]
+        soft, turned, rates = -1, at.name not in _PLAIN, []
         for _ in range(16):
             if inner.kind == "contract" and len(region.roles.moving(inner.inputs)) == 2:
+                if soft < 0:
+                    return None
                 query, key = region.roles.moving(inner.inputs)
-                return (query, key, values, features, soft) if soft >= 0 else None
+                operands = dict(zip(ROLES, (query, key, values), strict=True))
+                dropped = tuple(filter(None, rates))
+                return _Parts(operands, features, soft, inner.index, weights, dropped)
             below = region.roles.moving(inner.inputs)
             turned = turned or inner.name in TURNS
             if inner.kind == "softmax":
@@ -213,7 +271,11 @@ def _parts(region: Region, at: Traced) -> tuple[int, int, int, list[str], int] |
                 features.append("weights changed")
             elif inner.kind == "product" and (done := _weighed(region, inner)):
                 features.append(done)
-            elif inner.kind not in ("drop", "shape", "product"):
+            elif inner.kind == "drop" and soft >= 0:
+                features += ["scores dropped out"] if drop_rate(inner) else []
+            elif inner.kind == "drop":
+                rates.append(drop_rate(inner))
+            elif inner.kind not in ("shape", "product"):
                 break
             if not below:
                 break
@@ -244,9 +306,9 @@ def _projected(region: Region, i: int, role: str, features: list[str]) -> _Layer
             return None
         size = math.prod(at.shape)
         if at.kind == "weights" and at.name == "linear":
-            return _Layer(at.inputs[0], at.inputs[1], least >= size)
+            return _Layer(at.inputs[0], at.inputs[1], least >= size, at.index)
         if at.kind == "contract" and roles.layers(at.index) == 1:
-            return _Layer(at.inputs[-2], at.inputs[-1], least >= size)
+            return _Layer(at.inputs[-2], at.inputs[-1], least >= size, at.index)
         least = min(least, size)
         base = roles.norm_of(at.index)
         moving = [j for j in roles.moving(at.inputs) if j > region.before]

@@ -68,6 +68,7 @@ class Region(Protocol):
     values: list[Traced]
     before: int
     opaque: list[tuple[str, str]]
+    dropped: list[float]
 
     @property
     def axis(self) -> int:

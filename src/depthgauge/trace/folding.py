@@ -1,6 +1,6 @@
 """Which steps of a stream make a block, and which blocks in a row are shown as one.
 
-A block is a module of one list where each holds as many sums, two or more; else what repeats. One
+A block is a module of a list where each holds as many sums (``listing``); else what repeats. One
 block that was made otherwise is still one: blocks are all of one length where every one has a step
 in common with what most of them are.
 """
@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from depthgauge.trace.graph import common_path
 from depthgauge.trace.reading import Read
 
-__all__ = ["Fold", "folded", "folds_of", "listed", "parted", "steps_of"]
+__all__ = ["Fold", "folded", "folds_of", "parted", "repeated", "repeats", "steps_of"]
 
 #: The first step, steps in a unit, how often it repeats.
 Fold = tuple[int, int, int]
@@ -54,29 +53,16 @@ def folded(items: Sequence[object]) -> list[Fold]:
 # ------------------------------------------------------------------------------- blocks
 
 
-def listed(paths: Sequence[str]) -> list[int]:
-    """The block of each sum, from 1, where the blocks are the modules of one list, ``h.0``,
-    ``h.1``, ..., with as many sums in each and no other list inside. Else none: there steps that
-    repeat are blocks, though equal steps of one block look like several."""
-    shared = common_path(paths)
-    rest = [path[len(shared) :].strip(".").split(".") for path in paths]
-    if not all(parts[0].isdecimal() for parts in rest):
-        return []
-    if any(part.isdecimal() for parts in rest for part in parts[1:]):
-        return []
-    numbers = [int(parts[0]) for parts in rest]
-    if numbers != sorted(numbers) or len(set(Counter(numbers).values())) != 1:
-        return []
-    order = {number: k for k, number in enumerate(dict.fromkeys(numbers), 1)}
-    return [order[number] for number in numbers]
-
-
-def steps_of(read: Sequence[Read], paths: Sequence[str]) -> int:
-    """How many steps each block has, or 0 where that differs. ``paths``: of the sum that each step
-    ends with, as many as there are steps if each does."""
-    places = listed(paths) if len(paths) == len(read) else []
-    if places and len(places) > max(places):
+def steps_of(read: Sequence[Read], places: Sequence[int]) -> int:
+    """How many steps each block has, or 0 where that differs. ``places``: of the modules of a list
+    the block that each step stands in, none where no list says."""
+    if places and len(places) == len(read):
         return len(places) // max(places)
+    return repeated(read)
+
+
+def repeated(read: Sequence[Read]) -> int:
+    """How many steps each block has by what repeats alone, or 0 where that differs."""
     for rows in ([r.form for r in read], [r.outline for r in read]):
         folds = folded(rows)
         if len(folds) == 1:
@@ -84,6 +70,11 @@ def steps_of(read: Sequence[Read], paths: Sequence[str]) -> int:
         if unit := _aligned(rows):
             return unit
     return 0
+
+
+def repeats(read: Sequence[Read]) -> bool:
+    """Whether some steps in a row stand there several times."""
+    return any(times > 1 for _, _, times in folded([r.outline for r in read]))
 
 
 def _aligned(row: Sequence[object]) -> int:

@@ -192,30 +192,29 @@ def _places(graph: Graph, layer: int, top: int, below: set[int]) -> tuple[int, .
             found.update(numbers.abs().flatten().tolist())  # rotary halves change their sign
             users = [j for j in users if graph.values[j].kind == "shape"] if i != top else []
         for j in users:
-            played = replayed(graph.values[j], i, numbers)
+            played = replayed(graph.values[j], {i: numbers})
             if played is None:
                 return None
             todo.append((j, played))
     return tuple(sorted(found)) or None
 
 
-def replayed(value: Value, i: int, numbers: Tensor) -> Tensor | None:
-    """The function of ``value`` called again with ``numbers`` in place of value ``i``."""
+def replayed(value: Value, numbers: Mapping[int, Tensor]) -> Tensor | None:
+    """The function of ``value`` called again with ``numbers`` in place of the values that they
+    stand under; None where it was given another tensor too."""
 
     def given(argument: Any) -> Any:
         if isinstance(argument, Ref):
-            if argument != i:
-                raise ValueError(f"value {argument} is another tensor")
-            return numbers
+            return numbers[argument]
         if isinstance(argument, tuple):
             return tuple(map(given, argument))
         return argument
 
-    options: Mapping[str, Any] = {name: given(a) for name, a in value.options.items()}
     try:
+        options: Mapping[str, Any] = {name: given(a) for name, a in value.options.items()}
         out = value.function(*map(given, value.args), **options)
         if value.item >= 0:
             out = out[value.item]
-    except (TypeError, ValueError, RuntimeError, IndexError):
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError):
         return None
     return out if isinstance(out, Tensor) and tuple(out.shape) == value.shape else None

@@ -16,7 +16,6 @@ from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.bends import bends_of
 from depthgauge.trace.computed import computed
 from depthgauge.trace.counted import End, Layout, Weight
-from depthgauge.trace.folding import listed
 from depthgauge.trace.forms import Form, read_form, seen_form
 from depthgauge.trace.forward import quiet
 from depthgauge.trace.graph import Graph, Value
@@ -55,7 +54,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
     found = []
     for track in analysis.tracks:
         on_stream = _activations_on_stream(analysis, readings, track.stream.links)
-        blocks = [block for block in track.blocks if any(step.link for step in block)]
+        blocks = [block for block in track.repeated if any(step.link for step in block)]
         longest = max((sum(step.link is not None for step in block) for block in blocks), default=0)
         places = {
             step.link.merge.value: (place, step)
@@ -63,7 +62,7 @@ def _laid_out(analysis: Analysis, readings: Readings, parameters: Mapping[str, T
             for step in block
             if step.link
         }
-        numbered = listed([graph.path(link.merge.value) for link in track.stream.links])
+        numbered = track.places
         single = len(numbered) == max(numbered, default=0) if numbered else _apart(graph, track)
         if single and longest > 1:
             # Modules of one sum each that repeat by twos or more: attention and the feed-forward

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.batches import examples, tensors
 from depthgauge.trace.forward import quiet
+from depthgauge.trace.graph import numberless
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.links import Branch, Link
 from depthgauge.trace.merges import chain
@@ -40,6 +41,9 @@ from depthgauge.trace.running import Pass, run
 from depthgauge.trace.subjects import Given, subjects
 
 __all__ = ["followed", "measure_module"]
+
+#: Of a model without a merge; ``x + tanh(x)`` is none.
+_NO_BRANCH: Final = "no sum was found that adds to a stream what a weight layer makes of it"
 
 
 def measure_module(
@@ -159,7 +163,7 @@ def _measured(
             **({"examples": ALIKE} if _alike(batch) else {}),
             "cotangent": passed.cotangent,
             "device": _device(held),
-            "notes": [*notes, *passed.notes],
+            "notes": [*notes, *passed.notes, *_unsaid(analysis)],
             "causes": causes(model, batch, given.loss, passed, readings),
             "blind": blind(passed, readings) if given.loss is not None else "",
             "versions": {
@@ -375,7 +379,7 @@ def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row], filtered: bo
     if part == "gate":
         return "no activation was found"
     if part == "branch":
-        return "nothing is added to a stream"
+        return _NO_BRANCH
     return "no state was read"
 
 
@@ -393,6 +397,20 @@ def _equation(analysis: Analysis) -> str:
         name = f"{track.stream.name}: " if len(analysis.tracks) > 1 else ""
         lines.append(name + "; ".join(parts))
     return "\n".join(lines)
+
+
+def _unsaid(analysis: Analysis) -> list[str]:
+    """What no equation says though it says all around it: dropout of attention's weights."""
+    found: dict[float, dict[str, None]] = {}
+    for step in (step for track in analysis.tracks for step in track.steps):
+        for rate in step.equation.read.dropped if step.equation else ():
+            path = numberless(step.equation.path) if step.equation else ""
+            found.setdefault(rate, {})[path or "the model"] = None
+    return [
+        f"attention's weights are dropped out (p={rate:g}), which the equation does not say: "
+        + ", ".join(paths)
+        for rate, paths in found.items()
+    ]
 
 
 def _document(analysis: Analysis, track: Track) -> dict[str, Any]:
@@ -420,7 +438,7 @@ def _document(analysis: Analysis, track: Track) -> dict[str, Any]:
         "segments": stream.segments,
         "states": 1 + len(track.steps),
         "fraction": min(fractions) if fractions else None,
-        **({} if fractions else {"fraction_reason": "nothing is added to a stream"}),
+        **({} if fractions else {"fraction_reason": _NO_BRANCH}),
         "source": analysis.graph.path(stream.source) or "input",
         "blocks": blocks,
     }

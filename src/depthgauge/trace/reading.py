@@ -25,6 +25,8 @@ class Read:
     path: str
     #: The layers and learned numbers in order.
     learned: tuple[int, ...]
+    #: With which rates weights of attention are dropped, which the block does not say.
+    dropped: tuple[float, ...] = ()
 
     @cached_property
     def outline(self) -> Block:
@@ -121,7 +123,8 @@ class Reader(Sources):
         if known is None:
             marked = region.block()
             block = unmarked([marked])
-            known = Read(block, marked, marks_of(marked), tuple(region.opaque), path, learned)
+            opaque, dropped = tuple(region.opaque), tuple(region.dropped)
+            known = Read(block, marked, marks_of(marked), opaque, path, learned, dropped)
             self._known[key] = known
         # A region that reads like an earlier one hides the same, in its own modules, and has its
         # own layers.

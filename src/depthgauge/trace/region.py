@@ -107,6 +107,7 @@ class Region:
         self.values = sources.roles.values
         self.before, self.after, self.foreign = before, after, foreign
         self.opaque: list[tuple[str, str]] = []
+        self.dropped: list[float] = []  # with which rates weights of attention are dropped
         self.inside = self._between()
         self._memo: dict[int, Value] = {}
         self._hidden: dict[int, tuple[str, set[int]]] = {}  # opaque value -> name, what it hides
@@ -220,6 +221,7 @@ class Region:
         for attempt in range(_ATTEMPTS):
             try:
                 self._memo = {}
+                self.dropped.clear()
                 top = self.value(self.after)
                 break
             except Unsayable as found:
@@ -441,7 +443,7 @@ class Region:
             return False
         places: Tensor | None = torch.arange(math.prod(at.shape)).view(at.shape)
         for one in reversed(row):
-            places = None if places is None else replayed(one, one.inputs[0], places)
+            places = None if places is None else replayed(one, {one.inputs[0]: places})
         if places is None:
             return False
         axis = self.axis if len(at.shape) == len(self.values[self.before].shape) else -1

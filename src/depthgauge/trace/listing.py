@@ -1,0 +1,128 @@
+"""Which modules of a list are blocks, whatever holds the list.
+
+A module stands in a list where its name is a number (``h.0``), where what holds it is not called
+itself (a ModuleDict), or where it and others beside it are called alike but for a number
+(``layer0``, ``layer1``). Where a stream leads through several lists, their modules count on. Each
+run of such a module is a block, as long as all of them hold as many sums.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate, groupby, takewhile
+from typing import Final
+
+from depthgauge.trace.graph import Graph
+
+__all__ = ["listed"]
+
+_COUNTED: Final = re.compile(r"(.*\D)\d+")
+
+
+def listed(graph: Graph, sums: Sequence[int], repeats: bool) -> list[int]:
+    """The block of each sum, from 1, where the blocks are the modules of lists; else none.
+
+    ``repeats``: whether some of the steps that the sums end stand there several times in a row.
+    Lists in a list say nothing where each inner module holds one sum: ``stages.0.1`` is a block,
+    ``block.0.layer.1`` a part of one. Of one list's only module without repetitions the sums are
+    one block.
+    """
+    rows = [_calls(graph, i) for i in sums]
+    if not rows:
+        return []
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*rows, strict=False))
+    shared = [level[0] for level in levels]
+    whole = graph.calls[shared[-1]].path
+    called = {call.path for call in graph.calls}
+    paths = [graph.calls[row[-1]].path for row in rows]
+    slots = [_slots(path, whole, called) for path in paths]
+    outer = _counted(paths, whole)
+    if not any(slots):
+        slots, outer = outer, []
+    if not any(slots):
+        alone = _alone(graph, shared[-1], called, repeats)
+        return [1] * len(rows) if alone else []
+    if not all(slots):
+        return []
+    keys = [_run(graph, row, found[-1]) for row, found in zip(rows, slots, strict=True)]
+    sizes = [len(list(run)) for _, run in groupby(keys)]
+    if len(set(sizes)) > 1:
+        return []
+    if sizes[0] == 1:
+        if outer or any(len(found) > 1 for found in slots):
+            return []
+        if not repeats and _sole(whole, called):
+            return [1] * len(rows)
+    return [k // sizes[0] + 1 for k in range(len(rows))]
+
+
+def _calls(graph: Graph, i: int) -> list[int]:
+    """The calls around value ``i``, the model's own first."""
+    found, at = [], graph.values[i].call
+    while at >= 0:
+        found.append(at)
+        at = graph.calls[at].parent
+    return found[::-1]
+
+
+def _slots(path: str, whole: str, called: set[str]) -> list[str]:
+    """The modules of lists on the way from ``whole`` down to ``path``."""
+    return [
+        at for at in _below(path, whole) if _numbered(at) or at.rpartition(".")[0] not in called
+    ]
+
+
+def _below(path: str, whole: str) -> list[str]:
+    """The paths on the way from ``whole``, which is left out, down to ``path``."""
+    names = path[len(whole) :].strip(".").split(".") if path != whole else []
+    return [*accumulate(names, lambda at, name: f"{at}.{name}" if at else name, initial=whole)][1:]
+
+
+def _counted(paths: Sequence[str], whole: str) -> list[list[str]]:
+    """For each path the module below ``whole``, if all are called alike but for a number."""
+    firsts = [_below(path, whole)[:1] for path in paths]
+    stems = {_stem(at) for found in firsts for at in found}
+    return firsts if all(firsts) and len(stems) == 1 and "" not in stems else []
+
+
+def _stem(path: str) -> str:
+    """``layer`` for a module called ``layer3``; ``""`` where no number follows a word."""
+    found = _COUNTED.fullmatch(path.rpartition(".")[2])
+    return found[1] if found else ""
+
+
+def _run(graph: Graph, row: Sequence[int], path: str) -> tuple[int, str]:
+    """Which run of the module at ``path`` a sum was made in; of one that is never called itself,
+    its path alone."""
+    return next((call for call in row if graph.calls[call].path == path), -1), path
+
+
+def _alone(graph: Graph, call: int, called: set[str], repeats: bool) -> bool:
+    """Whether a module in which all sums stand beside each other is one block."""
+    whole = graph.calls[call].path
+    if repeats:
+        return _numbered(whole) and _sole(whole, called) and not _loops(graph, call)
+    return bool(_slots(whole, "", called) or _stem(whole))
+
+
+def _loops(graph: Graph, call: int) -> bool:
+    """Whether a module runs several times in a call."""
+    inside = {call}
+    for k, (_, parent, _) in enumerate(graph.calls[call + 1 :], call + 1):
+        if parent in inside:
+            inside.add(k)
+    return len({graph.calls[k].path for k in inside}) < len(inside)
+
+
+def _numbered(path: str) -> bool:
+    return path.rpartition(".")[2].isdecimal()
+
+
+def _sole(path: str, called: set[str]) -> bool:
+    """Whether a module is the only one of a list that was called."""
+    holder = path.rpartition(".")[0]
+    beside = [at for at in called - {path, ""} if at.rpartition(".")[0] == holder]
+    if _numbered(path) or holder not in called:
+        return not beside
+    return bool(_stem(path)) and all(_stem(at) != _stem(path) for at in beside)
