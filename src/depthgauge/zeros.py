@@ -260,7 +260,7 @@ def _at_zero(values: Sequence[Value], value: Value) -> tuple[float, float]:
     i = value.inputs[0]
     x = torch.zeros(values[i].shape, requires_grad=True)
     with torch.enable_grad():
-        y = replayed(value, i, x)
+        y = replayed(value, {i: x})
         if y is None or not y.requires_grad:
             return math.nan, math.nan
         (slope,) = torch.autograd.grad(y.sum(), x)
