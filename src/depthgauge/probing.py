@@ -58,7 +58,7 @@ INSTRUMENTS: Final[Mapping[str, tuple[Callable[[Subject, Effort], Found], tuple[
     "precision": (_precision, PRECISION),
 }
 assert tuple(INSTRUMENTS) == HEAVY
-#: Of the whole network: taken once, however many streams there are.
+#: Of the whole network and its loss: taken once, however many streams there are.
 WHOLE: Final = ("stiffness",)
 
 
@@ -129,10 +129,13 @@ def _one(name: str, group: Group, effort: Effort) -> Found:
     if isinstance(group, str):
         whole.missing = dict.fromkeys(may_find, group)
         return whole
-    subjects = group[-1:] if name in WHOLE else group
     if effort.spent:
         whole.missing = dict.fromkeys(may_find, effort.spent_before)
         return whole
+    subjects: Sequence[Subject] = group
+    if name in WHOLE:
+        (subject,) = group[-1:]
+        subjects = [subject if subject.trained is None else subject.trained()]
     for done, subject in enumerate(subjects):
         found = _taken(instrument, may_find, subject, effort, (done, len(subjects)))
         for quantity, (rows, values) in found.columns.items():

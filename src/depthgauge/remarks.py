@@ -46,8 +46,7 @@ def remarks(profile: Profile) -> list[str]:
     trained = has_loss(profile)
     of_one = [*_precision(notes.get("precision", {})), *_parity(notes.get("parity", {}))]
     of_one += _until(notes)
-    if trained:
-        of_one += _stiffness(notes.get("stiffness", {}))
+    of_one += _stiffness(notes.get("stiffness", {}))
     if len(profile.seeds) > 1:
         of_one = [f"{line} (seed {profile.seeds[0]})" for line in of_one]
     causes, dead = profile.settings.get("causes"), dead_layers(profile)
@@ -211,12 +210,13 @@ def _stiffness(note: Mapping[str, Any]) -> Iterator[str]:
             f"stability limit of its group ({name}) is {ratio:.3g} of that limit, {at}{loose}"
         )
         return
+    of = f" ({of})" if (of := str(note.get("of", ""))).startswith("the cross-entropy of") else ""
     conditioned = point.get("preconditioned", {}).get("largest")
     curvature = point.get("largest") if conditioned is None else conditioned
     kind = "largest curvature" if conditioned is None else "preconditioned curvature"
     yield (
         f"stiffness: learning rate {rate} times the {kind} {curvature:.3g} is {ratio:.3g} of "
-        f"the stability limit of {name}, {at}{loose}"
+        f"the stability limit of {name}, {at}{loose}{of}"
     )
 
 

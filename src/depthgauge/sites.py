@@ -401,8 +401,8 @@ _ALL = [
         "learning rate x largest curvature of the loss on this batch, over the limit of the "
         "optimiser's stability; of the whole network, at the last state: the larger of step 0 and "
         "after some real steps, for Adam that after the steps. Over 1 a quadratic so curved "
-        "diverges; 0: nothing curves upwards. Not measured without a loss. More: "
-        "settings.instruments.stiffness",
+        "diverges; 0: nothing curves upwards. Without a loss not measured; an equation is given "
+        "that of classes. More: settings.instruments.stiffness",
         "log",
         ("state",),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 
 from depthgauge.errors import NetworkError
 from depthgauge.instruments.subject import Branch, Subject
-from depthgauge.network.chain import Chain, chain_of_blocks
+from depthgauge.network.chain import Chain, chain_of_blocks, twice_differentiable
+from depthgauge.network.classified import EXAMPLES as CLASSIFIED
+from depthgauge.network.classified import classified
 from depthgauge.network.draws import COTANGENT, INPUT, draws
 from depthgauge.network.module import EquationNetwork
 from depthgauge.network.spec import Network
@@ -88,6 +91,48 @@ def subject_of(
         few if not together and bool(given.isfinite().all()) else None,
         directions=directions,
         labels=labels,
+        trained=partial(_trained, network, seed, batch, rows, device, labels),
+    )
+
+
+def _trained(
+    network: Network,
+    seed: int,
+    batch: int | Tensor,
+    rows: tuple[int, ...],
+    device: torch.device,
+    labels: Tensor | None,
+) -> Subject:
+    """The network between classes and a classifier, in float64."""
+    given = min(batch, CLASSIFIED) if isinstance(batch, int) else batch.to(device, torch.float64)
+    task = classified(network, seed, given, torch.float64, labels)
+    model, own = task.module.to(device), task.batch.to(device)
+    y = task.labels.to(device)
+
+    @contextmanager
+    def chain(model_: nn.Module | None = None, batch: Any = None) -> Iterator[Chain]:
+        ran = model if model_ is None else model_
+        before = [(b, b.clone()) for b in ran.buffers()]
+        try:
+            with torch.random.fork_rng(devices=[]), twice_differentiable(), torch.enable_grad():
+                torch.manual_seed(seed)  # of dropout
+                logits = ran(own if batch is None else batch)
+            yield Chain((), lambda: nn.functional.cross_entropy(logits, y), [logits.detach()])
+        finally:
+            for b, held in before:
+                b.copy_(held)
+
+    cotangent = (
+        f"the gradient of the cross-entropy of {model.head.shape[0]} classes behind a linear "
+        f"classifier, on {len(own)} examples: an equation has no loss of its own"
+    )
+    return Subject(
+        model,
+        own,
+        None,
+        rows,
+        lambda model=None, batch=None: chain(model, batch),
+        cotangent=cotangent,
     )
 
 

@@ -78,8 +78,8 @@ def why_incomplete(profile: Profile, name: str) -> str:
 
 
 def without_loss(profile: Profile, name: str) -> str:
-    """``""``, or why the size of this summary says nothing: what one step changes and how stiff the
-    problem is are scaled by the loss, and that of a random cotangent has no scale."""
+    """``""``, or why the size of this summary says nothing: what one step changes is scaled by
+    the loss, and that of a random cotangent has no scale."""
     if name not in _SCALED_BY_THE_LOSS or has_loss(profile):
         return ""
     return (
@@ -202,7 +202,7 @@ _AT: Final = {
     "correlation": "the last state",
 }
 
-_SCALED_BY_THE_LOSS: Final = ("functional_update", "stiffness")
+_SCALED_BY_THE_LOSS: Final = ("functional_update",)
 _ACTIVATIONS: Final = ("live_derivative_fraction", "saturated_fraction", "dead_fraction")
 
 

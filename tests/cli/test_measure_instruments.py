@@ -62,11 +62,9 @@ def test_all_instruments_in_one_document(command: Command, target: str, equation
     for name in ("correlation", "apjn", "direction_gain", "relative_error_state"):
         assert all(site[name] is not None for site in states), name
     assert len(states[0]["log_singular_values"]) == 8
-    if equation:  # it has no loss
-        assert "return (module, batch, loss)" in document["not_measured"]["stiffness"]
-        assert document["settings"]["instruments"]["stiffness"]["step 0"]["largest"] > 0
-    else:
-        assert states[-1]["stiffness"] > 0
+    assert states[-1]["stiffness"] > 0
+    of = document["settings"]["instruments"]["stiffness"]["of"]
+    assert of.startswith("the cross-entropy of 10 classes" if equation else "the loss returned")
     assert states[-1]["functional_update"] > 0
     shown = command("measure", *(RESIDUAL if equation else (target,)), "--instruments", "all").out
     last = "no loss was given" if equation else "stiffness: learning rate 0.1 times"
@@ -189,9 +187,8 @@ def test_how_many_steps_before_stiffness_is_looked_at_again(
     document = command("measure", *given, "--steps", steps, "--lr", "1e-3", "--json").document
     note = document["settings"]["instruments"]["stiffness"]
     looks = [name for name in note if name.startswith(("step ", "after "))]
-    taken = steps if code else 0  # an equation has no loss that steps could lower
-    assert looks == ["step 0", *(["after 5"] if taken else [])]
-    assert len(note.get("after 5", {"losses": []})["losses"]) == taken
+    assert looks == ["step 0", *(["after 5"] if steps else [])]
+    assert len(note.get("after 5", {"losses": []})["losses"]) == steps
 
 
 def test_labels_and_directions(command: Command, target: str, tmp_path: Path) -> None:

@@ -50,8 +50,7 @@ PRODUCTS: Final = 10
 _HOW: Final = ("product", "product_reason", "finite_difference_step", "dtype")
 _NO_LOSS: Final = (
     "no loss was given: a random cotangent has no minimum, so its curvature is no measure of a "
-    "learning rate; return (module, batch, loss), or of an equation measure network.module() with "
-    "a batch and a loss"
+    "learning rate; return (module, batch, loss)"
 )
 _CONVENTIONS: Final = {
     "adaptive": (

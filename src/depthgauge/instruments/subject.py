@@ -179,10 +179,10 @@ class Subject:
     ``rows``: of the chain's states in the profile, -1 for a state that is not in it; ``paths``:
     where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
     ``Chain.total`` is the loss among the outputs, or the output along a random cotangent, as
-    ``cotangent`` says in words). ``few``
-    gives a batch of that many examples, where examples do not act on one another; None where they
-    may, or where all have to be looked at. ``picked`` gives the batch with those examples alone,
-    None where it cannot be taken apart.
+    ``cotangent`` says in words). ``trained``: the same network with a loss that has a minimum, for
+    what is of a loss; None where it is this one. ``few`` gives a batch of that many examples, where
+    examples do not act on one another; None where they may, or where all have to be looked at.
+    ``picked`` gives the batch with those examples alone, None where it cannot be taken apart.
     ``directions``: ``(k, n)`` and ``labels``: ``(B,)`` or ``(B, T)``, what the user wants to
     see arrive.
     """
@@ -199,6 +199,7 @@ class Subject:
     directions: Tensor | None = None
     labels: Tensor | None = None
     cotangent: str = ""
+    trained: Callable[[], Subject] | None = None
 
     @property
     def has_loss(self) -> bool:

@@ -187,16 +187,15 @@ class Corridor:
     def judge(self, profile: Profile) -> Verdict:
         """Each bound against the profile's summary; with several seeds the worst one decides.
 
-        What one step changes and stiffness are judged where there is a loss: without one they have
-        no scale, and are not measured. Of a loss that does not see the output no gradient is.
+        What one step changes is judged where there is a loss: without one it has no scale, and is
+        not measured. Of a loss that does not see the output no gradient is.
         """
         expect("profile", profile, Profile, "a Profile; measure() gives one")
         summary = profile.summary()
         judgements = []
         for name, bound in self.bounds:
-            why = profile.why_not(name)
-            if name in summary:
-                why = without_loss(profile, name) or _unseen(profile, name)
+            seen = _unseen(profile, name) if name in summary else profile.why_not(name)
+            why = without_loss(profile, name) or seen
             found = summary.get(name)
             judgements.append(
                 _unmeasured(name, bound, why)

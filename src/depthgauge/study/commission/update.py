@@ -8,12 +8,12 @@ from typing import Any, Final
 import torch
 
 from depthgauge.instruments.subject import Effort
+from depthgauge.network.classified import EXAMPLES, classified
 from depthgauge.profile import Profile
 from depthgauge.record.difference import ITERATIONS
 from depthgauge.record.parts import Table
 from depthgauge.study.builders import stacked
 from depthgauge.study.cases import Case, EquationCase
-from depthgauge.study.classified import classified
 from depthgauge.study.commission.gated import Gated, curves_of, judged, table
 from depthgauge.study.commission.plan import Plan
 from depthgauge.study.commission.transport import GATES, Bench, named
@@ -21,8 +21,6 @@ from depthgauge.trace.measuring import measure_module
 
 __all__ = ["first_update", "updates"]
 
-#: Examples of an equation's classes, at most: curvature is that of a batch.
-EXAMPLES: Final = 64
 _CURVES: Final = (
     "functional_update", "branch_update", "update_to_weight", "branch_rms", "branch_to_stream",
     "branch_stream_cosine",

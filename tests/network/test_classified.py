@@ -9,7 +9,7 @@ import torch
 
 from depthgauge import Network
 from depthgauge.instruments.stiffness import curvature
-from depthgauge.study.classified import CLASSES, classified
+from depthgauge.network.classified import CLASSES, classified
 
 BLOCK = "h + W2(relu(W1(rmsnorm(h))))/sqrt(L)"
 

@@ -9,6 +9,7 @@ Index legend: ``B`` examples, ``n`` width, ``O`` classes.
     loss = mean cross-entropy
 
 A random cotangent, which is all that an equation has by itself, makes a loss without a minimum.
+Of a batch that is given the examples are those, and the classes its labels, or 0 to O - 1 by turns.
 Everything is drawn by seed and name: blocks of one seed have the weights that ``measure`` gives
 them, whatever stands behind.
 """
@@ -19,6 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,9 +29,11 @@ from depthgauge.network.draws import INPUT, draws
 from depthgauge.network.norms import width_axis
 from depthgauge.network.spec import Network
 
-__all__ = ["CLASSES", "Classified", "classified"]
+__all__ = ["CLASSES", "EXAMPLES", "Classified", "Task", "classified"]
 
 CLASSES: Final = 10
+#: Examples that are drawn, at most: curvature is that of a batch.
+EXAMPLES: Final = 64
 #: Of the noise about a centre: classes overlap a little, and each is more than a point.
 NOISE: Final = 0.5
 
@@ -62,9 +66,18 @@ class Task:
         return F.cross_entropy(logits, self.labels)
 
 
-def classified(network: Network, seed: int, batch: int, dtype: torch.dtype = torch.float32) -> Task:
-    """The network under one seed with its classes. Raises NetworkError where the equation is no
-    module."""
+def classified(
+    network: Network,
+    seed: int,
+    batch: int | Tensor,
+    dtype: torch.dtype = torch.float32,
+    labels: Tensor | None = None,
+) -> Task:
+    """The network under one seed with its classes.
+
+    ``batch``: how many examples are drawn, or the examples ``(B, *state)``; ``labels``: ``(B,)``,
+    the class of each of these. Raises NetworkError where the equation is no module.
+    """
     source = draws("keyed", seed)
     shape = network.state_shape
     size = math.prod(shape)
@@ -72,12 +85,19 @@ def classified(network: Network, seed: int, batch: int, dtype: torch.dtype = tor
     def normal(name: str, count: int) -> Tensor:
         return torch.from_numpy(source.source(INPUT, name).normal(count)).to(torch.float64)
 
-    labels = torch.arange(batch) % CLASSES
-    centres = normal("centres", CLASSES * size).reshape(CLASSES, *shape)
-    noise = normal("noise", batch * size).reshape(batch, *shape)
-    x = (centres[labels] + NOISE * noise) / math.sqrt(1 + NOISE**2)
+    classes = CLASSES
+    if isinstance(batch, Tensor):
+        x, y = batch.detach(), torch.arange(len(batch), device=batch.device) % CLASSES
+        if labels is not None and labels.dim() == 1:
+            found, places = np.unique(labels.cpu().numpy(), return_inverse=True)
+            classes, y = max(len(found), 2), torch.from_numpy(places.reshape(-1)).to(x.device)
+    else:
+        y = torch.arange(batch) % CLASSES
+        centres = normal("centres", CLASSES * size).reshape(CLASSES, *shape)
+        noise = normal("noise", batch * size).reshape(batch, *shape)
+        x = (centres[y] + NOISE * noise) / math.sqrt(1 + NOISE**2)
     n = network.width
-    head = normal("head", CLASSES * n).reshape(CLASSES, n) / math.sqrt(n)
+    head = normal("head", classes * n).reshape(classes, n) / math.sqrt(n)
     axis = width_axis(network.layout)
     module = Classified(network.module(seed, dtype), head.to(dtype), axis)
-    return Task(module.train(), x.to(dtype), labels)
+    return Task(module.train().to(x.device), x.to(dtype), y)
