@@ -43,9 +43,29 @@ def test_on_equations() -> None:
     assert str(changed.block) == "h = h + W2(layernorm(relu(W1(layernorm(h), out=4*n))))"
     words = "a gain of 1: gamma was never applied"
     broken(model, batch, "sub-ln", redrawn("sub-ln", batch, "xavier"), words)
-    whole = Network("h = h + attention(layernorm(h)); h = h + W2(relu(W1(layernorm(h))))", 2, 8)
+    bare = Network("h = h + relu(W(layernorm(h)))", 2, 8)
     with pytest.raises(NetworkError, match="ends with no linear layer in front of which a norm"):
-        rewritten(whole, "sub-ln")
+        rewritten(bare, "sub-ln")
+
+
+def test_in_front_of_attention_s_output_layer_the_module_takes_the_norm() -> None:
+    """An equation has attention as one word; the module that it builds has its output layer."""
+    text = "h = h + attention(layernorm(h), heads=4); h = h + W2(relu(W1(layernorm(h), out=4*n)))"
+    network, batch = Network(text, 3, 16), torch.randn(4, 6, 16)
+    words = (
+        r"'attention\(layernorm\(h\), heads=4\)' has its output layer inside, .* apply the recipe"
+    )
+    with pytest.raises(NetworkError, match=words):
+        rewritten(network, "sub-ln")
+    applied = apply(network.module(0), batch, "sub-ln")
+    assert applied.left == ()
+    assert audit(applied.model, batch, "sub-ln").holds
+    output = next(path for path in dict(applied.model.named_modules()) if path.endswith("o.before"))
+    plant = output.rpartition(".")[0]
+    applied.model.get_submodule(plant).before = nn.Identity()
+    found = audit(applied.model, batch, "sub-ln")
+    assert not found.holds
+    assert "5 of 6 branches with their norms in place" in said(found)
 
 
 @pytest.mark.parametrize("build", [gpt2, llama, bert, mlp, postnorm, qwen3])

@@ -218,8 +218,8 @@ def test_the_reason_of_bits_names_the_bound_that_is_near() -> None:
     assert high.reason == "-3 is 0.301 decades outside max -4"
 
 
-@pytest.mark.parametrize("name", ["functional_update", "stiffness"])
-def test_what_the_loss_scales_is_judged_where_there_is_a_loss(name: str) -> None:
+def test_what_the_loss_scales_is_judged_where_there_is_a_loss() -> None:
+    name = "functional_update"
     column = {name: [0.5] * 3}
     corridor = Corridor.of({name: {"max": 0.1}})
     for cotangent, state in (
@@ -232,8 +232,20 @@ def test_what_the_loss_scales_is_judged_where_there_is_a_loss(name: str) -> None
         assert judgement.state == state
         assert name in made.summary()
     assert judgement.reason.startswith("no loss was given, and along a random cotangent its size")
-    absent = one(corridor.judge(profile(not_measured={name: "not asked for"})))
-    assert (absent.state, absent.reason) == ("not_measured", "not asked for")
+    with_loss = {"cotangent": "the gradient of the loss given"}
+    for settings, reason in ((with_loss, "not asked for"), ({}, judgement.reason)):
+        made = profile(not_measured={name: "not asked for"}, settings=settings)
+        absent = one(corridor.judge(made))
+        assert (absent.state, absent.reason) == ("not_measured", reason)
+
+
+def test_stiffness_is_judged_wherever_it_was_measured() -> None:
+    """It is where there is a loss, and of an equation, whose loss is that of classes."""
+    made = profile(
+        extra={"stiffness": [0.5] * 3}, settings={"cotangent": "standard normal, divided by its RMS"}
+    )
+    for most, state in ((0.1, "fail"), (10.0, "pass")):
+        assert one(Corridor.of({"stiffness": {"max": most}}).judge(made)).state == state
 
 
 def test_reason_and_source_of_a_bound_are_kept() -> None:

@@ -30,6 +30,9 @@ EPS: Final = 1e-5
 _MOMENTUM: Final = 0.9
 #: Rates of one search, of the logarithms of sizes, each for so many steps.
 _RATES: Final = (0.05, 0.02, 0.005)
+#: One size for all weights, from the best of which a search goes on: where all are off together the
+#: quotient is too rough for its steps.
+_SCALES: Final = (0.25, 0.5, 2.0, 4.0)
 #: What a search is to gain, of the quotient, for another one.
 _SHARE: Final = 0.05
 
@@ -62,7 +65,9 @@ def _search(
             quotient = gradient_quotient(net.of(held, net.batch), list(held.values()))
             return Reached(0.0, float(quotient.detach())), quotient
 
-        return searched(net.names, steps, evaluate, [_Signed(rate) for rate in _RATES], least)
+        return searched(
+            net.names, steps, evaluate, [_Signed(rate) for rate in _RATES], least, _SCALES
+        )
 
 
 class _Signed:
@@ -127,13 +132,17 @@ def metainit(loss: Callable[..., Any] | None = None, steps: int = 25) -> Recipe:
             "the derivative of a backward pass that is written by hand is taken as it is given",
             "in training mode dropout and batch norm spoil it: evaluation mode",
             "another batch gives other sizes: an audit wants the batch that it was made with",
+            "an audit sees what lowers the quotient by 5 per cent: all weights 1/4 to 4 times as "
+            "large, or what a descent from the best of those reaches; one weight of many that is "
+            "off may cost less, and a lower place behind a hill is not seen",
         ),
         "Dauphin and Schoenholz, NeurIPS 2019; google/init2winit",
         _plan,
         tier=3,
         judgement="the batch as it is with one draw of labels, where the paper draws Gaussian "
         "numbers and labels at each step; steps are of the logarithm of a size, since an absolute "
-        "one of 0.1 turns small weights over; a search is repeated from the best that it met until "
+        "one of 0.1 turns small weights over, from the best of all weights at 1/4, 1/2, 1, 2 and 4 "
+        "times their size; a search is repeated from the best that it met until "
         "it gains less than 5 per cent, and an audit runs that last one again",
         after=scaled,
         measured=least,

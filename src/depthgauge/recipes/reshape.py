@@ -403,6 +403,12 @@ def _inside(core: Value, change: Callable[[Value], Value]) -> Value:
     """What enters the branch's last weight layer, changed."""
     if isinstance(core, Dropout):
         return replace(core, value=_inside(core.value, change))
+    if isinstance(core, Attention):
+        raise NetworkError(
+            f"'{to_text(core)}' has its output layer inside, and an equation has no place for a "
+            f"norm in front of that; apply the recipe to the module that the equation builds, "
+            f"depthgauge.apply(network.module(), batch, recipe), which has one"
+        )
     if not isinstance(core, Linear | Convolution):
         raise NetworkError(
             f"'{to_text(core)}' ends with no linear layer in front of which a norm could stand"

@@ -173,25 +173,29 @@ def searched(
     evaluate: Callable[[Mapping[str, Tensor]], tuple[Reached, Tensor]],
     moves: Sequence[Move],
     least: Mapping[str, float],
+    scales: Sequence[float] = (),
 ) -> Round:
-    """So many steps of each of ``moves``, each from the best before it, the first from size 1.
+    """So many steps of each of ``moves``, each from the best before it, the first from size 1 or,
+    where that is better, from the best of ``scales``, one size for all tensors.
 
     ``evaluate``: from the logarithms of sizes to what is reached and the number to go down.
     ``least``: the smallest size of each tensor.
     """
     kept: Mapping[str, float] = dict.fromkeys(names, 0.0)
     best = start = None
+    for scale in (1.0, *scales):
+        same = dict.fromkeys(names, math.log(scale))
+        value, _ = evaluate(_leaves(same))
+        if best is None:
+            best = start = value
+        elif value.before(best):
+            best, kept = value, same
     for move in moves:
         logs = kept
         for step in range(steps + 1):
-            leaves = {
-                name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
-                for name, x in logs.items()
-            }
+            leaves = _leaves(logs)
             value, target = evaluate(leaves)
-            if best is None or start is None:
-                best = start = value
-            elif value.before(best):
+            if best is None or value.before(best):
                 best, kept = value, logs
             if not value.finite or step == steps:
                 break
@@ -204,6 +208,12 @@ def searched(
     assert best is not None
     assert start is not None
     return Round(start, best, {name: math.exp(x) for name, x in kept.items()})
+
+
+def _leaves(logs: Mapping[str, float]) -> dict[str, Tensor]:
+    return {
+        name: torch.tensor(x, dtype=torch.float64, requires_grad=True) for name, x in logs.items()
+    }
 
 
 @dataclass(frozen=True)
