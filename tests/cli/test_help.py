@@ -33,7 +33,7 @@ OPTIONS = {
     "--exitfirst --help --init --input --json --lr --optimizer --overwrite --quiet --resume "
     "--rival --scalar --seed --shallow --size --tokens --vary --width",
     "verify": "--arg --debug --depth --dtype --help --input --json --quiet",
-    "diff": "--debug --help --json --quiet",
+    "diff": "--all --debug --help --json --quiet",
     "report": "--debug --format --help --output --quiet --summary",
 }
 
