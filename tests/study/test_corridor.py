@@ -242,7 +242,8 @@ def test_what_the_loss_scales_is_judged_where_there_is_a_loss() -> None:
 def test_stiffness_is_judged_wherever_it_was_measured() -> None:
     """It is where there is a loss, and of an equation, whose loss is that of classes."""
     made = profile(
-        extra={"stiffness": [0.5] * 3}, settings={"cotangent": "standard normal, divided by its RMS"}
+        extra={"stiffness": [0.5] * 3},
+        settings={"cotangent": "standard normal, divided by its RMS"},
     )
     for most, state in ((0.1, "fail"), (10.0, "pass")):
         assert one(Corridor.of({"stiffness": {"max": most}}).judge(made)).state == state

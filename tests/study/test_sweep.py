@@ -196,7 +196,7 @@ def test_an_equation_is_judged_by_transport() -> None:
     named = sweep(SCALED, (2, 4), "default", seed=0, **SMALL)
     states = {b.name: b.state for b in named.breaks}
     assert states["functional_update"] == "not_known"
-    assert named.profiles[4]["stiffness"].shape == (1,)
+    assert named.profiles[4]["stiffness"].shape == (1, 1)  # (seeds, the last state)
     assert "updates" not in named.profiles[4].settings["instruments"]  # type: ignore[operator]
 
 
