@@ -38,7 +38,8 @@ def said(word: str, *given: Any, **options: Any) -> list[str]:
 def test_without_a_loss_sizes_of_steps_say_nothing(equation: str) -> None:
     (line,) = said("no loss was given", equation, 8, depth=12, width=16, instruments="thorough")
     assert "no training loss" in line
-    assert not said("stiffness: ", equation, 8, depth=12, width=16, instruments="thorough")
+    (stiff,) = said("stiffness: ", equation, 8, depth=12, width=16, instruments="thorough")
+    assert "10 classes behind a linear classifier" in stiff
     assert not said("no loss", equation, 8, depth=12, width=16, instruments="balanced")
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from depthgauge import recipes
-from depthgauge.errors import DepthgaugeError, UsageError
+from depthgauge.errors import DepthgaugeError, NetworkError, UsageError
 from depthgauge.network.spec import Network
-from depthgauge.recipes.apply import apply
+from depthgauge.recipes.apply import Applied, apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.clipping import AdaptivelyClipped, clip_gradients
 from depthgauge.recipes.deepnorm import deepnorm
@@ -31,7 +31,8 @@ from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import Recipe
 from depthgauge.study.compare import compare
 from tests.cli.command import Command
-from tests.recipes.models import mlp
+from tests.recipes.models import convolutions, encoder, mlp, resnet
+from tests.recipes.test_guess import vanilla
 
 NUMBERS: tuple[Any, ...] = (
     math.nan,
@@ -147,16 +148,23 @@ def test_a_gain_as_a_number_is_that_gain() -> None:
 
 # --------------------------------------------------------------------------------- the verbs
 
+
+def put(name: str) -> Applied:
+    """The recipe in the first of these networks that it covers."""
+    for build in (mlp, convolutions, resnet, encoder, vanilla):
+        try:
+            return apply(*build(), name)
+        except NetworkError as error:
+            why = error
+    raise AssertionError(f"{name} was put into none of these networks") from why
+
+
 BAD_RATES = (math.nan, math.inf, -0.1, 0, True, "x", None, [1])
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_recipe_s_groups_take_what_is_no_rate(name: str) -> None:
-    model, batch = mlp()
-    try:
-        applied = apply(model, batch, name)
-    except DepthgaugeError:
-        pytest.skip("does not cover this network")
+    applied = put(name)
     for lr in BAD_RATES:
         with pytest.raises(UsageError, match=r"lr is .*expected a finite number above 0"):
             applied.groups(lr)  # type: ignore[arg-type]
