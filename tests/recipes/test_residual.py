@@ -354,7 +354,7 @@ def test_the_second_stream_speaks_against_recipes_of_one(recipe: str) -> None:
 def test_a_post_norm_network_is_post_norm_and_one_with_two_streams_is_not() -> None:
     assert audit(*written("alone"), "postnorm").holds
     assert not audit(*written(), "postnorm").holds
-    for build, name in ((lambda: written("alone"), "postnorm"), (written, "residual")):
+    for build, name in ((lambda: written("alone"), "postnorm-layernorm"), (written, "residual")):
         found = guess(*build())
         assert found.named is not None
         assert found.named.name == name

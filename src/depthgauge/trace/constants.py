@@ -31,7 +31,7 @@ def constant(graph: Graph, i: int, held: Mapping[str, Tensor]) -> Tensor | None:
         if isinstance(argument, Ref):
             if (found := constant(graph, int(argument), held)) is None:
                 raise ValueError(f"value {argument} is not known")
-            return found
+            return found.detach().clone()  # what is done in place is done to a copy
         return tuple(map(given, argument)) if isinstance(argument, tuple) else argument
 
     try:
