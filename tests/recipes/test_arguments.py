@@ -151,9 +151,12 @@ def test_a_gain_as_a_number_is_that_gain() -> None:
 
 def put(name: str) -> Applied:
     """The recipe in the first of these networks that it covers."""
-    for build in (mlp, convolutions, resnet, encoder, vanilla):
+    builds: tuple[Callable[[], tuple[nn.Module, Any]], ...]
+    builds = (mlp, convolutions, resnet, encoder, vanilla)
+    for build in builds:
+        model, batch = build()
         try:
-            return apply(*build(), name)
+            return apply(model, batch, name)
         except NetworkError as error:
             why = error
     raise AssertionError(f"{name} was put into none of these networks") from why
