@@ -156,6 +156,8 @@ class Attending(nn.Module):
             scores = scores.masked_fill(hidden, -1e4)
         elif self.how == "chosen":
             scores = torch.where(hidden, -1e4, scores)
+        elif self.how == "capped":
+            scores = 5 * torch.tanh(scores / 5)
         return torch.add(x, self.o(scores.softmax(-1) @ v))
 
 
@@ -418,7 +420,9 @@ def test_a_mixture_of_two_stacks_has_two_layers_in_series(how: str) -> None:
     assert _last(model, batch) == {f"{k}.down" for k in range(3)}
 
 
-@pytest.mark.parametrize("how", ["plain", "linear", "sums", "shifted", "masked", "chosen"])
+@pytest.mark.parametrize(
+    "how", ["plain", "linear", "sums", "shifted", "masked", "chosen", "capped"]
+)
 def test_attention_has_four(how: str) -> None:
     found = layout(*_stack(lambda: Attending(how), 4, 5, 16))
     assert [(branch.m, branch.attends) for branch in found.branches] == [(4, True)] * 3

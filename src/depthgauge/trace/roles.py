@@ -36,7 +36,7 @@ _ROOTS = ("sqrt", "rsqrt")
 _LENGTHS = ("std", "norm", "linalg_vector_norm", "linalg_norm", "vector_norm", "std_mean")
 #: What may stand between attention's scores and what they weigh, and between those and a softmax.
 _BESIDE = ("drop", "shape", "product", "point")
-_UNDER = (*_BESIDE, "sum", "choose")
+_UNDER = (*_BESIDE, "act", "sum", "choose")
 _CHEAP = ("point", "shape", "product", "sum", "reduce")
 
 
