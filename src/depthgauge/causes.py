@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError
 from depthgauge.positions import mixed
+from depthgauge.trace.ends import ends
 from depthgauge.trace.graph import Graph, Value, numberless
 from depthgauge.trace.logits import logits
 from depthgauge.trace.roles import Roles
@@ -65,7 +66,7 @@ def _copies(passed: Pass) -> Iterator[str]:
     and no bias.
     """
     drawn = [
-        (name, p.detach())
+        (name, p)
         for name, p in passed.held.parameters
         if p.requires_grad and p.dim() > 1 and p.numel()
     ]
@@ -99,9 +100,8 @@ def _unnumbered(path: str) -> str:
 def _equal(group: Sequence[tuple[str, Tensor]]) -> Iterator[list[str]]:
     """The names of drawn tensors that hold the same numbers; those whose first and last number
     differ need no closer look."""
-    ends = _ends([x for _, x in group])
     alike: dict[tuple[float, float], list[tuple[str, Tensor]]] = defaultdict(list)
-    for row, end in zip(group, ends, strict=True):
+    for row, end in zip(group, ends([x for _, x in group]), strict=True):
         alike[end].append(row)
     for rows in alike.values():
         _, one = rows[0]
@@ -120,15 +120,6 @@ def _drawn(x: Tensor) -> bool:
     step = max(1, kept.numel() // _LOOKED)
     some = kept[::step][:_LOOKED]
     return len(set(some.tolist())) > max(1, len(some) // 2)
-
-
-def _ends(each: Sequence[Tensor]) -> list[tuple[float, float]]:
-    """The first and the last number of each tensor."""
-    if all(x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) for x in each):
-        arrays = [x.numpy() for x in each]  # a tenth of the time
-        return [(x.item(0), x.item(-1)) for x in arrays]
-    rows = torch.stack([x.flatten()[[0, -1]].double() for x in each]).tolist()
-    return [(first, last) for first, last in rows]
 
 
 def _kernels(passed: Pass) -> Iterator[str]:

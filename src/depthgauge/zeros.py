@@ -8,7 +8,7 @@ A last layer, or a branch, of zeros is a recipe and wakes by itself: nothing is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from depthgauge.errors import DepthgaugeError
 from depthgauge.trace.constants import constant
+from depthgauge.trace.ends import ends
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.heads import replayed
 from depthgauge.trace.norms import bias_of, gain_of
@@ -103,17 +104,8 @@ def _one(numbers: Tensor | None) -> bool:
     A look at two numbers is what a gain of ones costs."""
     if numbers is None or not numbers.numel() or not numbers.is_floating_point():
         return True
-    first, last = _ends([numbers])[0]
+    first, last = ends([numbers])[0]
     return first == last != 0
-
-
-def _ends(each: Sequence[Tensor]) -> list[tuple[float, float]]:
-    """The first and the last number of each tensor."""
-    flat = [x.detach().flatten() for x in each]
-    if all(x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) for x in flat):
-        return [(x.numpy().item(0), x.numpy().item(-1)) for x in flat]
-    rows = torch.stack([x[[0, -1]].double() for x in flat]).tolist()
-    return [(first, last) for first, last in rows]
 
 
 def _drawn(graph: Graph, gains: Sequence[_Gain]) -> Iterator[str]:
@@ -193,8 +185,9 @@ def _asleep(model: nn.Module, batch: Any, loss: Any, steps: int) -> list[str] | 
 def _flat(graph: Graph, parameters: Mapping[str, Tensor]) -> list[tuple[str, Value]]:
     """Activations that zeros alone enter, where their slope is 0: each with the parameter of zeros
     that makes them so."""
-    ends = _ends([p for p in parameters.values() if p.numel() and p.is_floating_point()])
-    if not any(first == last == 0 for first, last in ends):
+    named = [(name, p) for name, p in parameters.items() if p.numel() and p.is_floating_point()]
+    each = zip(named, ends([p for _, p in named]), strict=True)
+    if _only_biases(graph, {name for (name, _), found in each if found == (0, 0)}):
         return []
     values, found = graph.values, []
     origin: dict[int, str] = {}  # of values that are exactly zero, what made them so
@@ -222,9 +215,21 @@ def _flat(graph: Graph, parameters: Mapping[str, Tensor]) -> list[tuple[str, Val
     return found
 
 
+def _only_biases(graph: Graph, names: Set[str]) -> bool:
+    """Whether parameters are nothing but biases, which alone make no zeros."""
+    values = graph.values
+    for value in values if names else ():
+        layer = value.kind == "weights" and value.name.startswith(("linear", "conv"))
+        last = 2 if layer else len(value.inputs)
+        bias = bias_of(value) if value.kind == "norm" else None
+        if any(values[j].path in names and j != bias for j in value.inputs[:last]):
+            return False
+    return True
+
+
 def _ended(p: Tensor) -> bool:
     """Whether it begins and ends with zero."""
-    return bool(p.numel()) and p.is_floating_point() and _ends([p])[0] == (0, 0)
+    return bool(p.numel()) and p.is_floating_point() and ends([p])[0] == (0, 0)
 
 
 def _zero(value: Value, values: Sequence[Value], origin: Mapping[int, str]) -> str | None:

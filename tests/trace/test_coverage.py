@@ -482,6 +482,64 @@ def test_merges_inside_a_long_skip_are_states_with_a_word(depth: int) -> None:
     assert profile.streams[0]["inner"] == depth
 
 
+class Beside(Stack):
+    """The stream before the middle is put beside it behind the middle, and fused."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        self.fuse = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.stem(x)
+        kept = h = self.blocks[0](h)
+        for block in self.blocks[1:-1]:
+            h = block(h)
+        return self.head(self.blocks[-1](self.fuse(torch.cat([kept, h], -1))))
+
+
+def test_a_long_skip_that_is_put_beside_the_stream_is_in_the_equation_and_said() -> None:
+    profile = measure(made(Beside, 4), data())
+    assert profile.branches == 4
+    blocks = [block["equation"] for block in profile.to_dict()["streams"][0]["blocks"]]
+    (joined,) = [text for text in blocks if "cat" in text]
+    assert 'opaque("cat", opaque("blocks.0"), h)' in joined
+    (entry,) = coverage(profile)["fallback"]
+    assert entry[1] == (
+        "an earlier state is put beside a later one by cat at 1 place, as a long skip that adds "
+        "nothing: no branch"
+    )
+    assert not coverage(measure(made(Stack, 4), data()))["fallback"]
+
+
+class Crossing(nn.Module):
+    """A decoder's blocks read what an encoder without a skip made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.stem = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mix = nn.ModuleList(
+            nn.MultiheadAttention(WIDTH, 2, batch_first=True) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory, h = torch.tanh(self.encode(x)), self.stem(x)
+        for mix in self.mix:
+            h = h + mix(h, memory, memory, need_weights=False)[0]
+        out: Tensor = h
+        return out
+
+
+def test_an_equation_names_what_attention_reads_beside_the_stream() -> None:
+    torch.manual_seed(0)
+    profile = measure(Crossing(), torch.randn(2, 3, WIDTH))
+    (block,) = profile.to_dict()["streams"][0]["blocks"]
+    assert block["times"] == 2
+    assert (
+        block["equation"]
+        == 'h = h + opaque("cross attention", opaque("an earlier tensor"), h, m=4)'
+    )
+
+
 # ------------------------------------------------------------------------- disagreements
 
 

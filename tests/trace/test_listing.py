@@ -140,15 +140,57 @@ def test_blocks_count_whole_whatever_holds_them(
     assert depth(Held([block() for _ in range(number)], how)) == number
 
 
+@pytest.mark.parametrize("how", HOLDERS)
+@pytest.mark.parametrize(
+    "kinds", [(Feeding, Whole), (Whole, Feeding, Feeding, Whole), (Twice, Twice, Feeding, Feeding)]
+)
+def test_blocks_need_not_have_as_many_sums_each(
+    kinds: Sequence[Callable[[], nn.Module]], how: str
+) -> None:
+    assert depth(Held([kind() for kind in kinds], how)) == len(kinds)
+
+
 @pytest.mark.parametrize("how", HOLDERS[:4])
-@pytest.mark.parametrize("block", [Whole, Nested, Feeding])
+@pytest.mark.parametrize("block", [Whole, Nested, Feeding, Twice])
 def test_the_only_module_of_a_list_is_one_block(block: Callable[[], nn.Module], how: str) -> None:
     assert depth(Held([block()], how)) == 1
 
 
-def test_the_only_module_of_a_list_is_one_block_though_its_sums_read_alike() -> None:
-    assert depth(Held([Twice()], "a list")) == 1
+def test_recipes_count_the_only_module_of_a_list_as_one_block() -> None:
     assert layout(Held([Twice()], "a list"), torch.randn(2, 4, 5)).blocks == 1
+
+
+@pytest.mark.parametrize("block", [Whole, Feeding, Twice])
+def test_the_one_module_that_runs_again_and_again_is_a_block_each_time(
+    block: Callable[[], nn.Module],
+) -> None:
+    class Looped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.block = nn.Linear(5, WIDTH), block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            h: Tensor = self.stem(x)
+            for _ in range(3):
+                h = self.block(h)
+            return h
+
+    assert depth(Looped()) == 3
+
+
+def test_parts_that_run_by_turns_are_no_blocks() -> None:
+    class Turns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.attend, self.feed = nn.Linear(5, WIDTH), Attending(), Feeding()
+
+        def forward(self, x: Tensor) -> Tensor:
+            h: Tensor = self.stem(x)
+            for _ in range(3):
+                h = self.feed(self.attend(h))
+            return h
+
+    assert depth(Turns()) == 3
 
 
 def test_a_block_that_runs_several_times_counts_as_often() -> None:
@@ -228,18 +270,20 @@ def graph_of(paths: Sequence[str]) -> Graph:
 @pytest.mark.parametrize(
     ("paths", "repeats", "blocks"),
     [
-        # Modules of one list, each with as many sums.
+        # Modules of one list, with as many sums each or not.
         (("h.0:a", "h.0:b", "h.1:a", "h.1:b"), True, [1, 1, 2, 2]),
         (("h.2", "h.4"), True, [1, 2]),
         (("1", "2", "3"), True, [1, 2, 3]),
         (("h.1", "h.0"), False, [1, 2]),
-        (("h.0:a", "h.0:b", "h.1"), False, []),
+        (("h.0:a", "h.0:b", "h.1"), False, [1, 1, 2]),
+        (("h.0", "h.1:a", "h.1:b", "h.2", "h.3:a", "h.3:b"), True, [1, 2, 2, 3, 4, 4]),
         # Of lists one after another, or by turns.
         (("low.0", "low.1", "high.0"), True, [1, 2, 3]),
         (("x.0:a", "x.0:b", "h.0:a", "h.0:b"), False, [1, 1, 2, 2]),
         # In a list: whole blocks of two sums; of one sum each nobody knows.
         (("s.0.b.0:a", "s.0.b.0:b", "s.1.b.0:a", "s.1.b.0:b"), True, [1, 1, 2, 2]),
         (("s.0.b.0", "s.0.b.1", "s.1.b.0", "s.1.b.1"), True, []),
+        (("s.0.b.0:a", "s.0.b.0:b", "s.1.b.0"), True, []),
         (("layer1.0", "layer2.0"), True, []),
         # Without numbers: in what is not called itself.
         (("h.in", "h.mid", "h.out"), False, [1, 2, 3]),

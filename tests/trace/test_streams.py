@@ -116,6 +116,106 @@ def test_no_branch_is_lost(function: Any, branches: int, parallel: int) -> None:
     assert sum(profile.sites_of("branch_rms")[i].role == "branch" for i in range(3)) == 3
 
 
+def mean_before(x: Tensor, f: nn.Module) -> Tensor:
+    x = x + x.mean(1, keepdim=True)
+    y: Tensor = x + f(x)
+    return y
+
+
+def mean_after(x: Tensor, f: nn.Module) -> Tensor:
+    x = x + f(x)
+    return x + x.mean(1, keepdim=True)
+
+
+def neighbour_before(x: Tensor, f: nn.Module) -> Tensor:
+    x = x + 0.5 * x.roll(1, 1)
+    y: Tensor = x + f(x)
+    return y
+
+
+def squashed_after(x: Tensor, f: nn.Module) -> Tensor:
+    x = x + f(x)
+    return x + torch.sin(x)
+
+
+class Free(nn.Module):
+    """A block in which something is added to the stream that no weights made."""
+
+    def __init__(self, function: Callable[[Tensor, nn.Module], Tensor]) -> None:
+        super().__init__()
+        self.f, self.function = branch(), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self.f)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [mean_before, mean_after, neighbour_before, squashed_after],
+    ids=lambda f: f.__name__,
+)
+def test_what_is_made_of_the_stream_without_weights_is_no_branch_in_any_block(
+    function: Callable[[Tensor, nn.Module], Tensor],
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, WIDTH), *(Free(function) for _ in range(3)))
+    profile = measure(model, torch.randn(3, 5, 4))
+    (stream,) = profile.to_dict()["streams"]
+    assert (profile.depth, stream["branches"], stream["segments"]) == (3, 3, 1)
+    assert (stream["norm_at"], stream["m"]) == (["in"], [2, 2, 2])
+    # It is part of the equation between two sums.
+    (first, two), (last, one) = ((block["equation"], block["times"]) for block in stream["blocks"])
+    assert (two, one) == (2, 1)
+    word = {"mean_after": "mean", "squashed_after": "sin"}.get(function.__name__, "Free")
+    assert word in first
+    assert word not in last
+
+
+def test_a_branch_that_reads_an_older_state_is_one_though_a_free_term_stands_beside_it() -> None:
+    def both(m: Late, l: int, x: Tensor, out: list[Any]) -> Tensor:
+        c = m.f[2 * l](x)
+        x = x + m.f[2 * l + 1](x)
+        out.append(m.aside(x))
+        y: Tensor = x + c
+        return y
+
+    def mean(m: Late, l: int, x: Tensor, out: list[Any]) -> Tensor:
+        x = x + m.f[l](x)
+        out.append(m.aside(x))
+        return x + x.mean(-1, keepdim=True).expand_as(x)
+
+    for function, branches in ((both, 6), (mean, 3)):
+        torch.manual_seed(0)
+        (stream,) = measure(Late(function), torch.randn(16, 4)).streams
+        assert stream["branches"] == branches
+
+
+class Half(nn.Module):
+    """The first half of the channels is written, the second is passed on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.cat([first + self.down(F.relu(self.up(x))), second], -1)
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_half_updates_are_put_together_in_the_last_block_too(head: bool) -> None:
+    torch.manual_seed(0)
+    ends = [nn.Linear(WIDTH, 3)] if head else []
+    model = nn.Sequential(*(Half() for _ in range(3)), *ends)
+    profile = measure(model, torch.randn(4, WIDTH))
+    (stream,) = profile.to_dict()["streams"]
+    assert (stream["branches"], stream["fraction"], profile.depth) == (3, 0.5, 3)
+    (block,) = stream["blocks"]
+    assert block["times"] == 3
+    assert block["equation"].startswith('h = opaque("cat", ')
+    assert not profile.to_dict()["coverage"]["fallback"]
+
+
 def test_a_bias_spread_over_the_stream_is_no_branch() -> None:
     """``bias.expand_as(x)`` takes the shape of x and nothing else."""
 

@@ -7,11 +7,12 @@ broken or where there is none at all.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch import Tensor
 from depthgauge.equation.nodes import Block, State, Update
 from depthgauge.equation.text import to_text
 from depthgauge.trace.blocks import averaged, bare, differing, unbegun, unmarked
-from depthgauge.trace.folding import Fold, folds_of, parted, repeated, repeats, steps_of
+from depthgauge.trace.folding import Fold, folds_of, parted, repeats, sizes_of
 from depthgauge.trace.graph import Graph, common_path
 from depthgauge.trace.links import Link
 from depthgauge.trace.listing import listed
@@ -49,14 +50,13 @@ class Step:
 
 @dataclass
 class Track:
-    """One stream with its steps, and how they fold: (first step, steps, times). ``unit``: the steps
-    of every block, or 0 where a block is a repetition of a fold; ``places``: the block of each sum
-    where blocks are the modules of a list."""
+    """One stream with its steps, and how they fold: (first step, steps, times). ``sizes``: how many
+    steps each block has; ``places``: the block of each sum where blocks are modules of a list."""
 
     stream: Stream
     steps: list[Step]
     folds: list[Fold] = field(default_factory=list)
-    unit: int = 0
+    sizes: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     inside: list[int] = field(default_factory=list)  # states of merges inside branches
 
@@ -70,22 +70,15 @@ class Track:
     @property
     def blocks(self) -> list[list[Step]]:
         """The steps of each block."""
-        return self._cut(self.folds, self.unit)
+        return self._cut(self.sizes)
 
     @property
     def repeated(self) -> list[list[Step]]:
         """The steps of each block by what repeats alone, whatever list its modules stand in."""
-        read = [step.equation.read for step in self.steps if step.equation]
-        unit = repeated(read)
-        return self._cut(folds_of(read, unit), unit)
+        return self._cut(sizes_of([step.equation.read for step in self.steps if step.equation]))
 
-    def _cut(self, folds: Sequence[Fold], each: int) -> list[list[Step]]:
-        out = []
-        for start, steps, times in folds:
-            unit = each or steps
-            for k in range(start, start + steps * times, unit):
-                out.append(self.steps[k : k + unit])
-        return out
+    def _cut(self, sizes: Sequence[int]) -> list[list[Step]]:
+        return [self.steps[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
     @property
     def shared(self) -> int:
@@ -222,8 +215,16 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
         read = [step.equation.read for step in track.steps if step.equation]
         sums = [step.link.merge.value for step in track.steps if step.link]
         track.places = listed(graph, sums, repeats(read))
-        track.unit = steps_of(read, track.places)
-        track.folds = folds_of(read, track.unit)
+        track.sizes = sizes_of(read, track.places)
+        track.folds = folds_of(read, track.sizes)
+        if beside := _beside(roles, track):
+            names = " and ".join(sorted({roles.values[i].name for i in beside}))
+            where = f"{len(beside)} place{'s' * (len(beside) != 1)}"
+            reason = (
+                f"an earlier state is put beside a later one by {names} at {where}, as a long skip "
+                f"that adds nothing: no branch"
+            )
+            fallback.append((graph.path(beside[0]) or track.stream.name, reason))
         if shared := track.shared:
             what = "layers and learned numbers that several blocks share"
             reason = f"{what}, read as each block's own: {shared}"
@@ -299,6 +300,24 @@ def _unlinked(roles: Roles, name: str, on_path: Sequence[int]) -> list[dict[str,
 
 
 # ---------------------------------------------------------------------------------- steps
+
+
+def _beside(roles: Roles, track: Track) -> list[int]:
+    """Where a stream with branches is joined with a state that it had earlier: concatenations."""
+    states = track.states
+    if not track.stream.links:
+        return []
+    found = []
+    for value in roles.values:
+        if value.kind == "join" and value.index in roles.graph.live:
+            place = bisect_left(states, value.index)  # the first state that is made of it
+            if not 0 < place < len(states):
+                continue
+            before, earlier = states[place - 1], states[: place - 1]
+            back = (chain(roles, j) for j in value.inputs)
+            if any(before not in t and not t.keys().isdisjoint(earlier) for t in back):
+                found.append(value.index)
+    return found
 
 
 def _same(step: Step) -> bool:

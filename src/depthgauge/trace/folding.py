@@ -1,20 +1,20 @@
 """Which steps of a stream make a block, and which blocks in a row are shown as one.
 
-A block is a module of a list where each holds as many sums (``listing``); else what repeats. One
-block that was made otherwise is still one: blocks are all of one length where every one has a step
-in common with what most of them are.
+A block is a module of a list (``listing``); else what repeats. One block that was made otherwise is
+still one: blocks are all of one length where every one has a step in common with what most of them
+are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 from depthgauge.trace.reading import Read
 
-__all__ = ["Fold", "folded", "folds_of", "parted", "repeated", "repeats", "steps_of"]
+__all__ = ["Fold", "folded", "folds_of", "parted", "repeats", "sizes_of"]
 
 #: The first step, steps in a unit, how often it repeats.
 Fold = tuple[int, int, int]
@@ -53,23 +53,16 @@ def folded(items: Sequence[object]) -> list[Fold]:
 # ------------------------------------------------------------------------------- blocks
 
 
-def steps_of(read: Sequence[Read], places: Sequence[int]) -> int:
-    """How many steps each block has, or 0 where that differs. ``places``: of the modules of a list
-    the block that each step stands in, none where no list says."""
+def sizes_of(read: Sequence[Read], places: Sequence[int] = ()) -> list[int]:
+    """How many steps each block has: those of one place of ``places``, which are the blocks that
+    the steps stand in where modules of a list tell; else those that repeat."""
     if places and len(places) == len(read):
-        return len(places) // max(places)
-    return repeated(read)
-
-
-def repeated(read: Sequence[Read]) -> int:
-    """How many steps each block has by what repeats alone, or 0 where that differs."""
+        return [len(list(block)) for _, block in groupby(places)]
     for rows in ([r.form for r in read], [r.outline for r in read]):
         folds = folded(rows)
-        if len(folds) == 1:
-            return folds[0][1]
-        if unit := _aligned(rows):
-            return unit
-    return 0
+        if unit := folds[0][1] if len(folds) == 1 else _aligned(rows):
+            return [unit] * (len(read) // unit)
+    return [steps for _, steps, times in folds_of(read, [1] * len(read)) for _ in range(times)]
 
 
 def repeats(read: Sequence[Read]) -> bool:
@@ -89,16 +82,16 @@ def _aligned(row: Sequence[object]) -> int:
     return 0
 
 
-def folds_of(read: Sequence[Read], unit: int) -> list[Fold]:
-    """The repetitions of blocks of ``unit`` steps, or of steps where that is 0; by their forms or,
-    where these are shorter, by their outlines."""
-    unit = unit or 1
-    rounds = [read[k : k + unit] for k in range(0, len(read), unit)]
-    folds = folded([tuple(r.form for r in each) for each in rounds])
+def folds_of(read: Sequence[Read], sizes: Sequence[int]) -> list[Fold]:
+    """The repetitions of blocks of these sizes, in steps; by their forms or, where these are
+    shorter, by their outlines."""
+    ends = list(accumulate(sizes, initial=0))
+    blocks = [read[a:b] for a, b in pairwise(ends)]
+    folds = folded([tuple(r.form for r in block) for block in blocks])
     if len(folds) > 1:
-        outlines = [tuple(r.outline for r in each) for each in rounds]
+        outlines = [tuple(r.outline for r in block) for block in blocks]
         folds = min(folds, folded(outlines), key=len)
-    return [(start * unit, size * unit, times) for start, size, times in folds]
+    return [(ends[at], ends[at + unit] - ends[at], times) for at, unit, times in folds]
 
 
 # ---------------------------------------------------------------------------------- runs

@@ -11,6 +11,7 @@ from depthgauge.trace.graph import common_path
 from depthgauge.trace.merges import Merge, chain
 from depthgauge.trace.nesting import region
 from depthgauge.trace.roles import Roles, worst
+from depthgauge.trace.series import series
 
 __all__ = ["Branch", "Link", "carried_by", "closed", "link_of"]
 
@@ -78,7 +79,7 @@ def link_of(
         inner = sum(m.value in inside for m in nested) + (len(terms) > 1)
         if normed:
             flags = ordered((*flags, "stream"))
-        depths = _depths(roles, order, begin)
+        depths = series(roles, order)
         m = max(depths.get(term, 0) for term in terms)
         paths.append(Branch(terms, begin, m, flags, inner, _path(roles, order, merge)))
     return Link(
@@ -200,7 +201,9 @@ def _last(roles: Roles, merge: Merge, aside: Collection[int]) -> tuple[int, bool
         if norm is not None:
             normed, before, at, kept = True, kept, norm, norm
         elif len(users) == 1 and (
-            _goes_on(roles, at, users[0]) or (normed and _affine(roles, at, users[0]))
+            _goes_on(roles, at, users[0])
+            or (normed and _affine(roles, at, users[0]))
+            or _completes(roles, merge, users[0])
         ):
             at = users[0]
             kept = kept if roles.values[at].kind in ("shape", "drop") else at
@@ -237,25 +240,22 @@ def _goes_on(roles: Roles, i: int, user: int) -> bool:
     return value.kind in ("act", "shape", "drop") or number
 
 
+def _completes(roles: Roles, merge: Merge, user: int) -> bool:
+    """Whether ``user`` puts what a merge has written beside the rest of the tensor that it was a
+    part of."""
+    value, stream = roles.values[user], chain(roles, merge.root).keys()
+    rest = [j for j in value.inputs if merge.value not in chain(roles, j)]
+    if value.kind != "join" or not rest or any(stream.isdisjoint(chain(roles, j)) for j in rest):
+        return False
+    return _size(roles, merge.value) == round(_fraction(roles, merge) * _size(roles, user))
+
+
 def _affine(roles: Roles, i: int, user: int) -> bool:
     """Whether ``user`` is the learned gain or bias of a norm that ends in value ``i``."""
     value = roles.values[user]
     others = [roles.values[j] for j in value.inputs if j != i]
     learned = len(others) == 1 and others[0].param and not others[0].data
     return value.kind in ("product", "sum") and learned and value.shape == roles.values[i].shape
-
-
-def _depths(roles: Roles, place: Sequence[int], start: int) -> dict[int, int]:
-    """The most weight layers in series from the start to each value of a region."""
-    depths = {start: 0}
-    flow, layers = roles.flow, roles.layers
-    for i in place:
-        below = 0
-        for j in flow[i]:
-            if depths.get(j, 0) > below:
-                below = depths[j]
-        depths[i] = below + layers(i)
-    return depths
 
 
 def _flags(roles: Roles, place: Sequence[int], start: int, terms: Sequence[int]) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 A module stands in a list where its name is a number (``h.0``), where what holds it is not called
 itself (a ModuleDict), or where it and others beside it are called alike but for a number
 (``layer0``, ``layer1``). Where a stream leads through several lists, their modules count on. Each
-run of such a module is a block, as long as all of them hold as many sums.
+run of such a module is a block, and each run of the one module that a stream leads through again
+and again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def listed(graph: Graph, sums: Sequence[int], repeats: bool) -> list[int]:
     """The block of each sum, from 1, where the blocks are the modules of lists; else none.
 
     ``repeats``: whether some of the steps that the sums end stand there several times in a row.
-    Lists in a list say nothing where each inner module holds one sum: ``stages.0.1`` is a block,
-    ``block.0.layer.1`` a part of one. Of one list's only module without repetitions the sums are
-    one block.
+    Lists in a list say nothing where their inner modules hold one sum each, or not all as many:
+    ``stages.0.1`` is a block, ``block.0.layer.1`` a part of one. Of one list's only module without
+    repetitions the sums are one block.
     """
     rows = [_calls(graph, i) for i in sums]
     if not rows:
@@ -39,22 +40,30 @@ def listed(graph: Graph, sums: Sequence[int], repeats: bool) -> list[int]:
     slots = [_slots(path, whole, called) for path in paths]
     outer = _counted(paths, whole)
     if not any(slots):
-        slots, outer = outer, []
+        slots, outer = outer or _again(graph, rows, len(shared)), []
     if not any(slots):
         alone = _alone(graph, shared[-1], called, repeats)
         return [1] * len(rows) if alone else []
     if not all(slots):
         return []
     keys = [_run(graph, row, found[-1]) for row, found in zip(rows, slots, strict=True)]
-    sizes = [len(list(run)) for _, run in groupby(keys)]
-    if len(set(sizes)) > 1:
+    blocks = [len(list(run)) for _, run in groupby(keys)]
+    nested = bool(outer) or any(len(found) > 1 for found in slots)
+    if nested and (blocks[0] == 1 or len(set(blocks)) > 1):
         return []
-    if sizes[0] == 1:
-        if outer or any(len(found) > 1 for found in slots):
-            return []
-        if not repeats and _sole(whole, called):
-            return [1] * len(rows)
-    return [k // sizes[0] + 1 for k in range(len(rows))]
+    if max(blocks) == 1 and not repeats and _sole(whole, called):
+        return [1] * len(rows)
+    return [place for place, size in enumerate(blocks, 1) for _ in range(size)]
+
+
+def _again(graph: Graph, rows: Sequence[Sequence[int]], level: int) -> list[list[str]]:
+    """For each sum the one module at this level of calls that all of them are made in, if it holds
+    several sums of each run."""
+    if any(len(row) <= level for row in rows):
+        return []
+    paths = {graph.calls[row[level]].path for row in rows}
+    runs = {row[level] for row in rows}
+    return [[*paths]] * len(rows) if len(paths) == 1 < len(runs) < len(rows) else []
 
 
 def _calls(graph: Graph, i: int) -> list[int]:
@@ -99,11 +108,11 @@ def _run(graph: Graph, row: Sequence[int], path: str) -> tuple[int, str]:
 
 
 def _alone(graph: Graph, call: int, called: set[str], repeats: bool) -> bool:
-    """Whether a module in which all sums stand beside each other is one block."""
+    """Whether a module in which all sums stand beside each other is one block: of a list, and
+    where some of its steps are alike, its only one, in which no module runs twice."""
     whole = graph.calls[call].path
-    if repeats:
-        return _numbered(whole) and _sole(whole, called) and not _loops(graph, call)
-    return bool(_slots(whole, "", called) or _stem(whole))
+    in_list = bool(_slots(whole, "", called) or _stem(whole))
+    return in_list and (not repeats or (_sole(whole, called) and not _loops(graph, call)))
 
 
 def _loops(graph: Graph, call: int) -> bool:

@@ -181,8 +181,9 @@ def _delayed(roles: Roles, i: int, nodes: list[int], absorbed: list[int]) -> Mer
 
 
 def _start(roles: Roles, term: int, root: int) -> int | None:
-    """The latest state before ``root`` that ``term`` was computed from through weights, or None;
-    ``root`` is a merge, and the states before are what it and earlier merges carry on."""
+    """The latest state before ``root`` that ``term`` was computed from through weights, past
+    ``root`` itself, or None; ``root`` is a merge, and the states before are what it and earlier
+    merges carry on."""
     if root in chain(roles, term):  # the stream itself, turned or seen otherwise
         return None
     sum_ = next((t for t in chain(roles, root) if roles.values[t].kind == "sum"), None)
@@ -200,7 +201,7 @@ def _start(roles: Roles, term: int, root: int) -> int | None:
                     todo.append(t)
     if not older or term in older:
         return None
-    below = reach(roles, term, min(older))
+    below = reach(roles, term, min(older), sum_)
     return max((t for t in older if below.get(t, 0) & WEIGHED_STATES), default=None)
 
 
@@ -306,12 +307,13 @@ FREE, WEIGHED, FREE_AND_BENT, WEIGHED_AND_BENT = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 WEIGHED_STATES = WEIGHED | WEIGHED_AND_BENT
 
 
-def reach(roles: Roles, term: int, low: int) -> dict[int, int]:
-    """What ``term`` was computed from, no earlier than ``low``: value -> states of the paths.
+def reach(roles: Roles, term: int, low: int, past: int = -1) -> dict[int, int]:
+    """What ``term`` was computed from, no earlier than ``low`` and on paths past the value
+    ``past``: value -> states of the paths.
 
     A state says whether weights (1) and a nonlinearity (2) lie on the path, that value excluded.
     """
-    known = roles.reaches.get((term, low))
+    known = roles.reaches.get((term, low, past))
     if known is not None:
         return known
     found: dict[int, int] = {term: FREE}
@@ -325,12 +327,12 @@ def reach(roles: Roles, term: int, low: int) -> dict[int, int]:
             state |= roles.weight(i) if own is None else own
             bit = 1 << state
             for j in below:
-                if j >= low:
+                if j >= low and j != past:
                     seen = found.get(j, 0)
                     if not seen & bit:
                         found[j] = seen | bit
                         todo.append((j, state))
-    roles.reaches[term, low] = found
+    roles.reaches[term, low, past] = found
     return found
 
 

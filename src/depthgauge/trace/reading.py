@@ -37,6 +37,8 @@ class Read:
             match node:
                 case Scale(value=inside) | Norm(value=inside):
                     return inside
+                case Opaque(arguments=()):  # a tensor from before, another in each block
+                    return replace(node, name="*")
                 case Opaque(name=name):  # of one value in each block: 'blocks.3.gate'
                     return replace(node, name=re.sub(r"\d+", "*", name))
             return node

@@ -61,6 +61,7 @@ from depthgauge.trace.norms import bias_of, gained, norm, scalenorm, shifted
 from depthgauge.trace.operations import NEGATIONS
 from depthgauge.trace.readings import Activation as Seen
 from depthgauge.trace.roles import TURNS, Roles, displaces, drop_rate
+from depthgauge.trace.series import series
 from depthgauge.trace.statistic import number_in
 
 __all__ = ["Region", "Sources"]
@@ -290,11 +291,13 @@ class Region:
         users = self.roles.graph.consumers[i]
         return any(u in self.inside and u not in members for u in users)
 
+    @cached_property
+    def _depths(self) -> dict[int, int]:
+        """The most weight layers in series between the state and each value."""
+        return series(self.roles, sorted(self.inside))
+
     def _layers(self, members: set[int]) -> Number:
-        depths: dict[int, int] = {}
-        for i in sorted(members):
-            below = max((depths.get(j, 0) for j in self.values[i].inputs), default=0)
-            depths[i] = below + self.roles.layers(i)
+        depths = series(self.roles, sorted(members), self._depths)
         return Number(float(max(depths.values(), default=0)))
 
     def _type(self, i: int) -> str:
@@ -320,7 +323,7 @@ class Region:
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
         entering = sorted(
-            {j for k in members for j in self.roles.flow[k] if self._carries(j)} - members
+            {j for k in members for j in self.roles.flow[k] if self.values[j].data} - members
         )
         layers = self._layers(members)
         if not entering and not layers.value:
@@ -654,14 +657,23 @@ class Region:
 
     def _over_another_axis(self, x: int) -> bool:
         """Whether axes were exchanged between the last function that knew the width and a layer,
-        with no such exchange undone."""
-        turns = 0
+        with no such exchange undone and no channels of heads put beside each other."""
+        row = []
         at = self.values[x]
         while at.kind in ("shape", "drop") and at.inputs and at.index != self.before:
-            if at.name in TURNS:
-                turns += 1
+            row.append(at)
             at = self.values[at.inputs[0]]
-        return turns % 2 == 1 and at.shape[-1:] != self.values[x].shape[-1:]
+        turns = sum(one.name in TURNS for one in row)
+        width, shape = at.shape[-1:], self.values[x].shape
+        if turns % 2 == 0 or width == shape[-1:]:
+            return False
+        channels: Tensor | None = torch.arange(*width).expand(at.shape)
+        for one in reversed(row):
+            channels = None if channels is None else replayed(one, {one.inputs[0]: channels})
+        if channels is None:
+            return True
+        size = min(*width, shape[-1])
+        return not torch.equal(channels[..., :size], torch.arange(size).expand(*shape[:-1], size))
 
     def _out(self, size: int) -> Scalar | None:
         n = self.width

@@ -82,7 +82,7 @@ class Roles:
         self._layers: dict[int, int] = {}
         self._back: dict[int, tuple[Step, ...]] = {}
         self.chains: dict[int, dict[int, str]] = {}  # filled by ``merges.chain``
-        self.reaches: dict[tuple[int, int], dict[int, int]] = {}  # filled by ``merges.reach``
+        self.reaches: dict[tuple[int, int, int], dict[int, int]] = {}  # filled by ``merges.reach``
         self.flat: dict[int, tuple[list[tuple[int, str]], list[int]]] = {}  # by ``merges.find``
 
     @property
@@ -111,9 +111,10 @@ class Roles:
             case "contract":
                 if self.weighs(value):
                     return 1
-                return 2 if any(self._scores(i) for i in value.inputs) else 0
+                return 2 if any(self.scored(i) is not None for i in value.inputs) else 0
             case "reduce" if self._summed(value):
-                return 2 if any(self._scores(i) for i in self.values[value.inputs[0]].inputs) else 0
+                inner = self.values[value.inputs[0]]
+                return 2 if any(self.scored(i) is not None for i in inner.inputs) else 0
             case "cell":
                 return 1
             case "opaque":
@@ -173,25 +174,31 @@ class Roles:
         inner = self.values[value.inputs[0]]
         return inner.kind == "product" and len(self.moving(inner.inputs)) > 1
 
-    def _scores(self, i: int) -> bool:
-        """Whether value ``i`` is attention's scores: a product of two of data, also under a softmax
-        with what masks and shifts it. A softmax of a layer's outputs weighs experts."""
-        todo = [(i, False)]
+    def scored(self, i: int) -> int | None:
+        """The product of two of data that value ``i``, attention's weights, was made of, also under
+        a softmax with what masks and shifts its scores; None if it is none. A softmax of a layer's
+        outputs weighs experts."""
+        todo = [(i, False, False)]  # with whether a softmax, and a bend, lie on the way
         for _ in range(32):
             if not todo:
                 break
-            j, soft = todo.pop()
+            j, soft, bent = todo.pop()
             value, moving = self.values[j], self.moving(self.values[j].inputs)
             if value.kind == "contract" and (len(moving) > 1 or (soft and self._asked(value))):
-                return True
+                return j
             if self._summed(value):
-                return True
+                return j
             soft = soft or value.kind == "softmax"
+            bent = bent or soft or value.kind in ("act", "point")
             if value.kind == "softmax" or (
                 value.kind in (_UNDER if soft else _BESIDE) and (soft or len(moving) == 1)
             ):
-                todo += [(k, soft) for k in moving]
-        return False
+                todo += [(k, soft, bent) for k in moving]
+            elif value.kind in (_UNDER if bent else ("product",)):
+                # By hand: what a row of scores is divided by, or less, is smaller than they are.
+                whole = [k for k in moving if self.values[k].shape == value.shape]
+                todo += [(k, soft, bent) for k in whole] if len(whole) == 1 else []
+        return None
 
     def _asked(self, value: Value) -> bool:
         """Whether a product is of keys with queries that are learned, or made of what is learned
@@ -360,10 +367,27 @@ class Roles:
                 if (base := self.centred(i)) is not None:
                     return [Step(base, "normed")]
                 moving = [j for j in flow if self.values[j].data] or flow[:1]
-                return [Step(moving[0])] if len(moving) == 1 else []
+                if len(moving) == 1:
+                    return [Step(moving[0])]
+                return [Step(min(moving), "mixed")] if self._free(moving) else []
             case "product":
                 return self._factors(value, flow)
         return []
+
+    def _free(self, terms: list[int]) -> bool:
+        """Whether the first of several terms is all that the others are made of, and without
+        weights: ``x + mean(x)``."""
+        base, seen = min(terms, default=-1), set(terms)
+        todo = list(seen - {base})
+        while todo:
+            i = todo.pop()
+            below = self.flow[i]
+            if not below or self.moves(i) or min(below) < base:
+                return False
+            fresh = {j for j in below if self.values[j].data} - seen
+            seen |= fresh
+            todo += fresh
+        return bool(terms)
 
     def _stateful(self, i: int) -> bool:
         """Parameters may be a stream's first tensor: latents, a class token."""

@@ -21,6 +21,7 @@ from depthgauge.trace.normed import normed
 from depthgauge.trace.norms import by_length
 from depthgauge.trace.readings import Activation as Bent
 from depthgauge.trace.readings import Readings, activation_path
+from depthgauge.trace.series import series
 
 __all__ = ["Row", "held_by"]
 
@@ -203,10 +204,7 @@ class Row:
     def _norms(self, link: Link, form: Form) -> tuple[Normed, ...]:
         """The norms among the values, and those between the sum and what the stream passes on."""
         analysis, roles = self.analysis, self.analysis.roles
-        depth: dict[int, int] = {}
-        for i in self.order:
-            below = max((depth.get(j, 0) for j in roles.flow[i]), default=0)
-            depth[i] = below + roles.layers(i)
+        depth = series(roles, self.order)
         whole = max(depth.values(), default=0)
         found: dict[int, Normed] = {}
         leading = self._leading()
