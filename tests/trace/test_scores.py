@@ -85,6 +85,17 @@ def in_chunks(block: Block, x: Tensor) -> Tensor:
     return merged(torch.cat(rows, 2))
 
 
+def dropped_and_merged(block: Block, x: Tensor) -> Tensor:
+    q, k, v = (heads(layer(x)) for layer in (block.q, block.k, block.v))
+    made = F.dropout(torch.sigmoid(q @ k.transpose(-1, -2)) @ v, 0.1).transpose(1, 2)
+    return made.reshape(B, T, N)
+
+
+def tokens_mixed(block: Block, x: Tensor) -> Tensor:
+    """The output layer reads tokens of one channel side by side."""
+    return weighing(torch.sigmoid)(block, x).transpose(1, 2).reshape(B, T, N)
+
+
 def linear(block: Block, x: Tensor) -> Tensor:
     q, k, v = (heads(layer(x)) for layer in (block.q, block.k, block.v))
     q, k = F.elu(q) + 1, F.elu(k) + 1
@@ -145,13 +156,28 @@ def test_weights_of_scores_are_attention_whatever_makes_them(
     assert "another axis" not in equation
 
 
-@pytest.mark.parametrize("mixed", [in_chunks, linear])
+@pytest.mark.parametrize("mixed", [in_chunks, linear, dropped_and_merged])
 def test_other_products_of_queries_keys_and_values_are_attention(
     mixed: Callable[[Block, Tensor], Tensor],
 ) -> None:
     m, equation = measured(mixed)
     assert m == 4
     assert "another axis" not in equation
+
+
+def test_layers_over_tokens_are_still_told_from_layers_over_channels() -> None:
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.tokens = nn.LayerNorm(N), nn.Linear(T, T)
+
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = h + self.tokens(self.norm(h).transpose(1, 2)).transpose(1, 2)
+            return out
+
+    profile = measure(nn.Sequential(Mixer(), Mixer()), torch.randn(B, T, N))
+    assert "linear over another axis" in str(profile.to_dict()["equation"])
+    assert measured(tokens_mixed)[0] == 4
 
 
 @pytest.mark.parametrize(

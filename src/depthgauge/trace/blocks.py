@@ -62,11 +62,14 @@ class Unsayable(Exception):
 
 
 class Region(Protocol):
-    """What stands between two states, as much of it as the readers of norms and attention need."""
+    """What stands between two states, as much of it as the readers of layers, norms and views
+    need."""
 
     roles: Roles
     values: list[Traced]
     before: int
+    after: int
+    inside: set[int]
     opaque: list[tuple[str, str]]
     dropped: list[float]
 

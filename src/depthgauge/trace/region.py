@@ -9,38 +9,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from depthgauge.equation.functions import ACTIVATIONS
 from depthgauge.equation.nodes import (
     Activation,
     Add,
-    Arithmetic,
     Block,
     Constant,
-    Convolution,
     Dropout,
     Initial,
     LearnedGain,
     LearnedScalar,
-    Linear,
     Norm,
     Number,
     Opaque,
     Product,
-    Scalar,
     Scale,
     State,
-    Symbol,
     Value,
 )
-from depthgauge.trace.attention import attention, fused
+from depthgauge.trace.attention import attention
 from depthgauge.trace.blocks import (
     Unsayable,
     begins,
@@ -55,14 +48,15 @@ from depthgauge.trace.blocks import (
 )
 from depthgauge.trace.graph import GRAFTED, Ref, common_path
 from depthgauge.trace.graph import Value as Traced
-from depthgauge.trace.heads import replayed
+from depthgauge.trace.layers import layer, part_of_layer
 from depthgauge.trace.merges import chain
 from depthgauge.trace.norms import bias_of, gained, norm, scalenorm, shifted
 from depthgauge.trace.operations import NEGATIONS
 from depthgauge.trace.readings import Activation as Seen
-from depthgauge.trace.roles import TURNS, Roles, displaces, drop_rate
+from depthgauge.trace.roles import Roles, drop_rate
 from depthgauge.trace.series import series
 from depthgauge.trace.statistic import number_in
+from depthgauge.trace.views import keeps_all, scrambles
 
 __all__ = ["Region", "Sources"]
 
@@ -349,10 +343,10 @@ class Region:
         if (whole := attention(self, value)) is not None:
             return whole
         match value.kind:
-            case "shape" if value.item >= 0 and (layer := self._part_of_layer(value)):
-                return layer
-            case "shape" if len(value.inputs) and self._plain_shape(value):
-                if self._scrambles(value):
+            case "shape" if value.item >= 0 and (part := part_of_layer(self, value)):
+                return part
+            case "shape" if len(value.inputs) and keeps_all(self.roles, value):
+                if scrambles(self, value):
                     raise Unsayable(i, value.name)
                 return self.value(value.inputs[0])
             case "drop":
@@ -362,7 +356,7 @@ class Region:
             case "product":
                 return self._product(value)
             case "weights" | "contract":
-                return self._layer(value)
+                return layer(self, value)
             case "act" | "point":
                 kind = value.name
                 if kind in ACTIVATIONS and len(self.roles.moving(value.inputs)) == 1:
@@ -411,49 +405,6 @@ class Region:
             for name, default in ACTIVATIONS[seen.kind].items()
         )
         return Activation(seen.kind, self.value(z), options)
-
-    def _part_of_layer(self, value: Traced) -> Value | None:
-        """One part of a layer's output that is cut in several along the width: a layer itself."""
-        whole = self.values[value.inputs[0]]
-        if value.name not in ("chunk", "split", "unsafe_chunk") or whole.name != "linear":
-            return None
-        layer = self._layer(whole)
-        cut = value.shape[:-1] == whole.shape[:-1] and value.shape[-1] < whole.shape[-1]
-        if not cut or not isinstance(layer, Linear):
-            return None
-        return replace(layer, name=f"{layer.name}.{value.item}", out=self._out(value.shape[-1]))
-
-    def _plain_shape(self, value: Traced) -> bool:
-        """Whether a view keeps all elements and the width where it was: says nothing."""
-        moved = self.roles.moving(value.inputs)
-        if len(moved) != 1:
-            return False
-        before = math.prod(self.values[moved[0]].shape)
-        return math.prod(value.shape) == before and not displaces(value)
-
-    def _scrambles(self, value: Traced) -> bool:
-        """Whether a row of views that ends here, in the shape that it began with, has given
-        channels the numbers of others: ``reshape(B, D, T).transpose(1, 2)``. Where axes are of one
-        size, whole axes may have changed places."""
-        users = self.roles.graph.consumers[value.index]
-        row, at = [value], self.values[value.inputs[0]]
-        if value.index != self.after and all(self.values[j].kind == "shape" for j in users):
-            return False  # the row goes on
-        while at.kind == "shape" and at.index in self.inside and self._plain_shape(at):
-            row.append(at)
-            at = self.values[at.inputs[0]]
-        if at.shape != value.shape or all(one.name not in TURNS for one in row):
-            return False
-        places: Tensor | None = torch.arange(math.prod(at.shape)).view(at.shape)
-        for one in reversed(row):
-            places = None if places is None else replayed(one, {one.inputs[0]: places})
-        if places is None:
-            return False
-        axis = self.axis if len(at.shape) == len(self.values[self.before].shape) else -1
-        size, behind = at.shape[axis], math.prod(at.shape[axis:][1:])
-        own = torch.arange(places.numel()) // behind % size
-        kept = torch.equal(places.flatten() // behind % size, own)
-        return not kept and not _turned(places)
 
     def _drop(self, value: Traced) -> Value:
         inner, p = self.value(value.inputs[0]), drop_rate(value)
@@ -628,104 +579,6 @@ class Region:
             return None
         return learned_gain(tensor, i)
 
-    # --------------------------------------------------------------------------- layers
-
-    def _layer(self, value: Traced) -> Value:
-        i = value.index
-        if value.name == "multi_head_attention_forward":
-            return fused(self, value)
-        if value.name == "linear":
-            x, weight = value.inputs[0], value.inputs[1]
-            bias = len(value.inputs) > 2
-        elif value.kind == "contract" and value.name in ("matmul", "mm", "addmm") and len(
-            value.inputs
-        ) in (2, 3):  # fmt: skip
-            bias = value.name == "addmm"
-            x, weight = value.inputs[-2], value.inputs[-1]
-            if self.values[weight].data or not self.values[weight].param:
-                raise Unsayable(i, value.name)
-        elif value.name == "conv2d":
-            return self._convolution(value)
-        else:
-            raise Unsayable(i, value.name)
-        if not self.values[x].data:
-            raise Unsayable(i, value.name)
-        if self._over_another_axis(x):
-            raise Unsayable(i, "linear over another axis")
-        out = self._out(value.shape[-1] if value.shape else 0)
-        return Linear(f"{weight}", self.value(x), out, None, bias)
-
-    def _over_another_axis(self, x: int) -> bool:
-        """Whether axes were exchanged between the last function that knew the width and a layer,
-        with no such exchange undone and no channels of heads put beside each other."""
-        row = []
-        at = self.values[x]
-        while at.kind in ("shape", "drop") and at.inputs and at.index != self.before:
-            row.append(at)
-            at = self.values[at.inputs[0]]
-        turns = sum(one.name in TURNS for one in row)
-        width, shape = at.shape[-1:], self.values[x].shape
-        if turns % 2 == 0 or width == shape[-1:]:
-            return False
-        channels: Tensor | None = torch.arange(*width).expand(at.shape)
-        for one in reversed(row):
-            channels = None if channels is None else replayed(one, {one.inputs[0]: channels})
-        if channels is None:
-            return True
-        size = min(*width, shape[-1])
-        return not torch.equal(channels[..., :size], torch.arange(size).expand(*shape[:-1], size))
-
-    def _out(self, size: int) -> Scalar | None:
-        n = self.width
-        if size == n or not size:
-            return None
-        if size % n == 0:
-            return Arithmetic("*", Number(float(size // n)), Symbol("n"))
-        if n % size == 0:
-            return Arithmetic("/", Symbol("n"), Number(float(n // size)))
-        return Number(float(size))
-
-    def _convolution(self, value: Traced) -> Value:
-        weight = self.values[value.inputs[1]]
-        given = dict(zip(("stride", "padding", "dilation", "groups"), value.args[3:], strict=False))
-        given |= value.options
-        kernel = weight.shape[-1] if weight.shape else 0
-        stride, dilation = _square(given.get("stride", 1)), _square(given.get("dilation", 1))
-        padding = given.get("padding", 0)
-        before = self.values[value.inputs[0]]
-        around = before.args[1] if before.name == "pad" and len(before.args) > 1 else ()
-        circular = (
-            before.options.get("mode", before.args[2] if len(before.args) > 2 else "") == "circular"
-            and set(around) == {kernel // 2}
-            and _square(padding) == 0
-        )
-        kept = circular or padding == "same" or _square(padding) == kernel // 2
-        same = weight.shape[-1:] == weight.shape[-2:-1] and kernel % 2 == 1 and kept
-        if stride != 1 or dilation != 1 or given.get("groups", 1) != 1 or not same:
-            word = f"conv {'x'.join(map(str, weight.shape[2:]))}"
-            details = [
-                f"stride {stride}" if stride != 1 else "",
-                f"groups {given.get('groups', 1)}" if given.get("groups", 1) != 1 else "",
-                f"dilation {dilation}" if dilation != 1 else "",
-            ]
-            raise Unsayable(value.index, ", ".join([word, *filter(None, details)]))
-        bias = len(value.inputs) > 2
-        out, name = self._out(weight.shape[0]), f"{weight.index}"
-        if not circular:
-            inner = self.value(value.inputs[0])
-            return Convolution(kernel, inner, out, None, bias, "zeros", name)
-        inner = self.value(self.values[value.inputs[0]].inputs[0])
-        return Convolution(kernel, inner, out, None, bias, "circular", name)
-
-
-def _turned(places: Tensor) -> bool:
-    """Whether numbered places are those of a tensor whose axes were exchanged."""
-    before = torch.arange(places.numel()).view(places.shape)
-    return any(
-        before.permute(axes).shape == places.shape and torch.equal(before.permute(axes), places)
-        for axes in permutations(range(places.dim()))
-    )
-
 
 def _wide(shape: tuple[int, ...]) -> bool:
     """Whether numbers lie along more than one axis."""
@@ -745,9 +598,3 @@ def _within(calls: Sequence[Any], call: int, outer: int) -> bool:
     while call > outer:
         call = calls[call].parent
     return call == outer
-
-
-def _square(sizes: Any) -> Any:
-    if isinstance(sizes, tuple) and len(set(sizes)) == 1:
-        return sizes[0]
-    return sizes
