@@ -303,4 +303,102 @@ def graph_of(paths: Sequence[str]) -> Graph:
 def test_blocks_are_the_modules_of_lists(
     paths: tuple[str, ...], repeats: bool, blocks: list[int]
 ) -> None:
-    assert listed(graph_of(paths), range(len(paths)), repeats) == blocks
+    every = [True] * len(paths)
+    assert listed(graph_of(paths), range(len(paths)), every, repeats) == blocks
+
+
+@pytest.mark.parametrize(
+    ("steps", "blocks"),
+    [
+        # A plain step, ``-``, in a module of the list, between two of them, and behind the last.
+        (("h.0:a", "-h.0:b", "h.1:a", "-h.1:b"), [1, 1, 2, 2]),
+        (("s.0.0:a", "s.0.0:b", "-t.0", "s.1.0:a", "s.1.0:b"), [1, 1, 2, 3, 3]),
+        (("h.0:a", "h.0:b", "h.1:a", "h.1:b", "-"), [1, 1, 2, 2, 3]),
+        # A sum outside of the list, and as many of those as blocks.
+        (("h.0:a", "h.0:b", "", "h.1:a", "h.1:b"), [1, 1, 2, 3, 3]),
+        (("h.0", "", "h.1", ""), []),
+        (("h.0", "-", "h.1", "-"), [1, 2, 3, 4]),
+    ],
+)
+def test_steps_outside_of_a_list_are_blocks_of_their_own(
+    steps: tuple[str, ...], blocks: list[int]
+) -> None:
+    summed = [not step.startswith("-") for step in steps]
+    paths = [step.removeprefix("-") for step in steps]
+    assert listed(graph_of(paths), range(len(paths)), summed, False) == blocks
+
+
+class Extra(nn.Module):
+    """Blocks in a list, and a sum that the network makes itself behind one of them."""
+
+    def __init__(self, block: Callable[[], nn.Module], behind: int) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Linear(5, WIDTH), nn.ModuleList(block() for _ in range(4))
+        self.extra, self.behind = nn.Linear(WIDTH, WIDTH), behind
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.stem(x)
+        for k, block in enumerate(self.blocks):
+            h = block(h)
+            h = h + self.extra(h) if k == self.behind else h
+        return h
+
+
+@pytest.mark.parametrize("behind", range(4))
+@pytest.mark.parametrize("block", [Whole, Feeding, Twice])
+def test_a_sum_of_the_network_s_own_leaves_the_blocks_whole(
+    block: Callable[[], nn.Module], behind: int
+) -> None:
+    assert depth(Extra(block, behind)) == 5
+
+
+class Stages(nn.Module):
+    """Lists of blocks in a list, with a layer between them."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.stem = nn.Linear(5, WIDTH)
+        self.stages = nn.ModuleList(nn.ModuleList(Whole() for _ in range(n)) for n in sizes)
+        self.between = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in sizes[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.stem(x)
+        for k, stage in enumerate(self.stages):
+            h = F.relu(self.between[k - 1](h)) if k else h
+            for block in stage:  # type: ignore[attr-defined]
+                h = block(h)
+        return h
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (2, 2, 2), (2, 2, 6), (1, 3, 1)])
+def test_blocks_of_stages_and_the_layers_between_them_count_one_by_one(
+    sizes: Sequence[int],
+) -> None:
+    assert depth(Stages(sizes)) == sum(sizes) + len(sizes) - 1
+
+
+class Reinjected(nn.Module):
+    """Each block reads a mixture of the stream and of its first tensor."""
+
+    def __init__(self, block: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Linear(5, WIDTH), nn.ModuleList(block() for _ in range(4))
+        self.mixed = nn.ParameterList(nn.Parameter(torch.tensor([0.9, 0.1])) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = first = self.stem(x)
+        for block, mixed in zip(self.blocks, self.mixed, strict=True):
+            h = block(mixed[0] * h + mixed[1] * first)
+        out: Tensor = h
+        return out
+
+
+@pytest.mark.parametrize("block", [Whole, Feeding])
+def test_what_is_mixed_with_its_first_tensor_is_the_same_stream(
+    block: Callable[[], nn.Module],
+) -> None:
+    torch.manual_seed(0)
+    profile = measure(Reinjected(block), torch.randn(2, 4, 5))
+    (stream,) = profile.to_dict()["streams"]
+    assert (profile.depth, stream["segments"]) == (4, 1)
+    assert [block["times"] for block in stream["blocks"]] == [3, 1]

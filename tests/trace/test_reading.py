@@ -70,6 +70,51 @@ BACK: dict[str, list[tuple[int, str]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("equation", "back"),
+    [
+        ("h = (h + h0)/2 + W(relu(h))", "h = 0.5 * (h + h0) + W(relu(h))"),
+        ("h = h + h0 + W(relu(h))", "h = h + h0 + W(relu(h))"),
+        ("h = 0.9*h + 0.1*h0 + W(relu(h))", "h = 0.9 * h + 0.1 * h0 + W(relu(h))"),
+        ("h = 0.9*h + W(relu(h)) + 0.1*h0", "h = 0.9 * h + W(relu(h)) + 0.1 * h0"),
+    ],
+)
+def test_the_first_tensor_is_added_to_the_stream_however_the_sum_is_written(
+    equation: str, back: str
+) -> None:
+    module = Network(equation, DEPTH, WIDTH).module()
+    profile = measure(module, torch.randn(6, WIDTH))
+    (stream,) = profile.to_dict()["streams"]
+    assert (profile.depth, stream["branches"], stream["m"]) == (DEPTH, DEPTH, [1] * DEPTH)
+    blocks = [(block["times"], block["equation"]) for block in stream["blocks"]]
+    assert [times for times, _ in blocks] == [1, DEPTH - 1]  # h0 is h in the first
+    assert blocks[1][1] == back
+
+
+class Latents(nn.Module):
+    """What is learned reads the batch, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(1, 3, WIDTH))
+        self.q, self.k, self.v, self.o = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)) for _ in range(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.latents.expand(len(x), -1, -1)
+        for q, k, v, o in zip(self.q, self.k, self.v, self.o, strict=True):
+            z = z + o(F.scaled_dot_product_attention(q(z), k(x), v(x)))
+        return z
+
+
+def test_learned_queries_are_the_stream_that_attention_reads() -> None:
+    (stream,) = measure(Latents(), torch.randn(2, 5, WIDTH)).to_dict()["streams"]
+    assert stream["m"] == [4, 4]
+    for block in stream["blocks"]:
+        assert 'h = h + W(opaque("scaled_dot_product_attention", h, W(' in block["equation"]
+
+
 def network(name: str) -> Network:
     equation = EQUATIONS[name]
     sizes: dict[str, Any] = {"tokens": 3} if "attention" in equation else {}

@@ -145,6 +145,8 @@ def measured(mixed: Callable[[Block, Tensor], Tensor], bare: bool = False) -> tu
         *(torch.sigmoid, shifted_sigmoid, torch.relu, squared_relu, softmax_by_hand),
         *(by_a_reciprocal, by_a_logarithm, normalised_again),
         pytest.param(lambda a: F.log_softmax(a, -1).exp(), id="exp of log softmax"),
+        pytest.param(lambda a: torch.max(a, torch.tensor(-1e4)).softmax(-1), id="at least"),
+        pytest.param(lambda a: torch.min(a, torch.tensor(30.0)).softmax(-1), id="at most"),
         pytest.param(lambda a: (5 * torch.tanh(a / 5)).softmax(-1), id="capped"),
     ],
 )

@@ -213,9 +213,13 @@ def analyse(graph: Graph, readings: Readings, parameters: Mapping[str, Tensor]) 
         kept = [step for step in track.steps if step.link or not _same(step)]
         track.steps = kept or track.steps
         read = [step.equation.read for step in track.steps if step.equation]
-        sums = [step.link.merge.value for step in track.steps if step.link]
-        track.places = listed(graph, sums, repeats(read))
-        track.sizes = sizes_of(read, track.places)
+        ends = [step.link.merge.value if step.link else step.after for step in track.steps]
+        summed = [step.link is not None for step in track.steps]
+        places = listed(graph, ends, summed, repeats(read))
+        track.sizes = sizes_of(read, places)
+        among = [place for place, is_sum in zip(places, summed, strict=False) if is_sum]
+        rank = {place: k for k, place in enumerate(dict.fromkeys(among), 1)}
+        track.places = [rank[place] for place in among]
         track.folds = folds_of(read, track.sizes)
         if beside := _beside(roles, track):
             names = " and ".join(sorted({roles.values[i].name for i in beside}))

@@ -56,7 +56,7 @@ def folded(items: Sequence[object]) -> list[Fold]:
 def sizes_of(read: Sequence[Read], places: Sequence[int] = ()) -> list[int]:
     """How many steps each block has: those of one place of ``places``, which are the blocks that
     the steps stand in where modules of a list tell; else those that repeat."""
-    if places and len(places) == len(read):
+    if places:
         return [len(list(block)) for _, block in groupby(places)]
     for rows in ([r.form for r in read], [r.outline for r in read]):
         folds = folded(rows)

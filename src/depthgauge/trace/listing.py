@@ -10,7 +10,7 @@ and again.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import accumulate, groupby, takewhile
 from typing import Final
 
@@ -21,39 +21,56 @@ __all__ = ["listed"]
 _COUNTED: Final = re.compile(r"(.*\D)\d+")
 
 
-def listed(graph: Graph, sums: Sequence[int], repeats: bool) -> list[int]:
-    """The block of each sum, from 1, where the blocks are the modules of lists; else none.
+def listed(graph: Graph, ends: Sequence[int], summed: Sequence[bool], repeats: bool) -> list[int]:
+    """The block of each step of a stream, from 1, where the blocks are the modules of lists; else
+    none.
 
-    ``repeats``: whether some of the steps that the sums end stand there several times in a row.
-    Lists in a list say nothing where their inner modules hold one sum each, or not all as many:
-    ``stages.0.1`` is a block, ``block.0.layer.1`` a part of one. Of one list's only module without
-    repetitions the sums are one block.
+    A step ends with the value of ``ends``, a sum where ``summed``. ``repeats``: whether some of
+    the steps stand there several times in a row. Lists in a list say nothing where their inner
+    modules hold one sum each, or not all as many: ``stages.0.1`` is a block, ``block.0.layer.1`` a
+    part of one. Of one list's only module without repetitions the sums are one block. A step
+    outside of the list (a transition between stages) is a block, where fewer of the sums stand
+    there than the list has blocks.
     """
-    rows = [_calls(graph, i) for i in sums]
-    if not rows:
+    rows = [_calls(graph, i) for i in ends]
+    made = [row for row, is_sum in zip(rows, summed, strict=True) if is_sum]
+    if not made:
         return []
-    levels = takewhile(lambda level: len(set(level)) == 1, zip(*rows, strict=False))
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*made, strict=False))
     shared = [level[0] for level in levels]
     whole = graph.calls[shared[-1]].path
     called = {call.path for call in graph.calls}
-    paths = [graph.calls[row[-1]].path for row in rows]
+    paths = [graph.calls[row[-1]].path for row in made]
     slots = [_slots(path, whole, called) for path in paths]
     outer = _counted(paths, whole)
     if not any(slots):
-        slots, outer = outer or _again(graph, rows, len(shared)), []
+        slots, outer = outer or _again(graph, made, len(shared)), []
     if not any(slots):
-        alone = _alone(graph, shared[-1], called, repeats)
+        alone = len(made) == len(rows) and _alone(graph, shared[-1], called, repeats)
         return [1] * len(rows) if alone else []
-    if not all(slots):
-        return []
-    keys = [_run(graph, row, found[-1]) for row, found in zip(rows, slots, strict=True)]
+    keys = [_run(graph, row, found[-1]) for row, found in zip(made, slots, strict=True) if found]
     blocks = [len(list(run)) for _, run in groupby(keys)]
+    if len(made) - len(keys) >= len(blocks):
+        return []
     nested = bool(outer) or any(len(found) > 1 for found in slots)
     if nested and (blocks[0] == 1 or len(set(blocks)) > 1):
         return []
-    if max(blocks) == 1 and not repeats and _sole(whole, called):
+    if max(blocks) == 1 and len(made) == len(rows) and not repeats and _sole(whole, called):
         return [1] * len(rows)
-    return [place for place, size in enumerate(blocks, 1) for _ in range(size)]
+    held = set(keys)
+    places = [_place(graph, row, held) or k for k, row in enumerate(rows)]
+    return [place for place, (_, run) in enumerate(groupby(places), 1) for _ in run]
+
+
+def _place(graph: Graph, row: Sequence[int], held: Set[tuple[int, str]]) -> tuple[int, str] | None:
+    """The innermost of the runs that a value was made in."""
+    for call in reversed(row):
+        path = graph.calls[call].path
+        above = (path[:end] for end in (m.start() for m in re.finditer(r"\.|$", path)))
+        here = [(call, path), *((-1, at) for at in above)]
+        if found := [key for key in here if key in held]:
+            return found[-1]
+    return None
 
 
 def _again(graph: Graph, rows: Sequence[Sequence[int]], level: int) -> list[list[str]]:

@@ -86,8 +86,11 @@ def _injected(roles: Roles, sums: Collection[int]) -> set[int]:
     """Tensors that are added again at several places where the stream is added too: ``h0`` in
     ``h = 0.9 h + W(h) + 0.1 h0``. At one place it would be a long skip."""
     places = set(sums)
+    within = {part for i in sums for part in _flat(roles, i)[1]}  # of a sum that counts for them
     met: Counter[int] = Counter()
     for i in sums:
+        if i in within:
+            continue
         roots = set()
         for node, _ in _flat(roles, i)[0]:
             back = chain(roles, node)

@@ -13,7 +13,11 @@ __all__ = ["nested", "region", "source_of"]
 def nested(roles: Roles, merges: Sequence[Merge]) -> tuple[list[Merge], dict[int, list[Merge]]]:
     """The outermost merges, and by merge those that stand in its branches."""
     regions = {m.value: _branches_of(roles, m) - {m.value} for m in merges}
-    left_out = _injections(roles, merges) | _crossing(roles, merges, regions)
+    injections = _injections(roles, merges)
+    for merge in merges:
+        if merge.value in injections:  # the stream goes on through it
+            roles.carry(merge.value, max(merge.terms))
+    left_out = injections | _crossing(roles, merges, regions)
     owner: dict[int, Merge] = {}
     outer: list[Merge] = []
     aside: list[Merge] = []

@@ -54,7 +54,7 @@ _UNWRITTEN: Final = frozenset(("shape", "cut", "source"))
 _ALIKE: Final = frozenset(("expand_as", "view_as", "reshape_as", "type_as"))
 _EMPTY: Final[tuple[int, ...]] = ()
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-_SPLIT: Final = frozenset((*FUSED, "sum", "mean", "einsum", "index_put"))
+_SPLIT: Final = frozenset((*FUSED, "sum", "mean", "einsum", "index_put", "max", "min"))
 #: Tensors that nothing computes, functions that make one out of numbers, and kinds of function
 #: that make a constant of constants: without chance.
 _GIVEN: Final = ("buffer", "constant")
@@ -354,7 +354,8 @@ class Recorder(TorchFunctionMode):
         options: Mapping[str, Any],
         out: Tensor,
     ) -> tuple[str, str, list[int]]:
-        """A function that does two things as two values: ``addmm`` is a product and a sum."""
+        """A function that does two things as two values, ``addmm`` as a product and a sum, or one
+        that its arguments tell: ``max`` of two tensors."""
         values = self.graph.values
         if name in FUSED and len(inputs) > 2:
             first, *factors = inputs
@@ -379,6 +380,8 @@ class Recorder(TorchFunctionMode):
                 return name, "sum", list(stack.inputs)
         if name == "einsum" and (stacked := summed(values, inputs, shown)):
             return name, "sum", stacked
+        if name in ("max", "min") and len(inputs) > 1:  # of two tensors, number by number
+            return f"{name}imum", "point", inputs
         if name == "index_put" and (options.get("accumulate") or shown[-1] is True):
             return name, "sum", inputs
         return name, kind, inputs

@@ -316,13 +316,15 @@ class Region:
 
     def _opaque(self, i: int) -> Value:
         name, members = self._hidden[i]
-        entering = sorted(
-            {j for k in members for j in self.roles.flow[k] if self.values[j].data} - members
-        )
+        below = {j for k in members for j in self.roles.flow[k]} - members
+        entering = {j for j in below if self.values[j].data}
+        if not self.values[self.before].data:  # a state that is learned: latents, queries
+            above = self.roles.graph.ancestors(below - entering, self.before)
+            entering |= above & {self.before}
         layers = self._layers(members)
         if not entering and not layers.value:
             return self._from_elsewhere(i, name)
-        return Opaque(name, tuple(self.value(j) for j in entering), layers)
+        return Opaque(name, tuple(self.value(j) for j in sorted(entering)), layers)
 
     def _read(self, value: Traced) -> Value:
         """The language's node; a function called in a way that nobody foresaw has none."""

@@ -345,6 +345,11 @@ class Roles:
             self._back[i] = tuple(self._steps(i))
         return self._back[i]
 
+    def carry(self, i: int, term: int) -> None:
+        """Let the sum ``i`` carry its ``term`` on, with what is added to it."""
+        self._back[i] = (Step(term, "mixed"),)
+        self.chains.clear()
+
     def _steps(self, i: int) -> list[Step]:
         value = self.values[i]
         flow = [j for j in self.flow[i] if self.values[j].data or self._stateful(j)]
