@@ -111,8 +111,9 @@ class Latents(nn.Module):
 def test_learned_queries_are_the_stream_that_attention_reads() -> None:
     (stream,) = measure(Latents(), torch.randn(2, 5, WIDTH)).to_dict()["streams"]
     assert stream["m"] == [4, 4]
-    for block in stream["blocks"]:
-        assert 'h = h + W(opaque("scaled_dot_product_attention", h, W(' in block["equation"]
+    first, second = (block["equation"] for block in stream["blocks"])
+    assert 'h = h + W(opaque("scaled_dot_product_attention", h, W(' in first
+    assert 'h = h + W(opaque("scaled_dot_product_attention", W(h, ' in second
 
 
 def network(name: str) -> Network:
