@@ -20,6 +20,7 @@ from depthgauge.network.classified import classified
 from depthgauge.network.draws import COTANGENT, INPUT, draws
 from depthgauge.network.module import EquationBlock, EquationNetwork
 from depthgauge.network.spec import Network
+from depthgauge.trace.inventory import Renamed
 
 __all__ = ["EXAMPLES", "Part", "parts_of", "subject_of"]
 
@@ -70,8 +71,13 @@ def subject_of(
     @contextmanager
     def chain(model_: nn.Module | None = None, batch: Any = None) -> Iterator[Chain]:
         ran = model if model_ is None else model_
+        ran = ran.model if isinstance(ran, Renamed) else ran
         h = given if batch is None else batch
-        assert isinstance(ran, EquationNetwork)
+        if not isinstance(ran, EquationNetwork):
+            raise NetworkError(
+                f"the states of an equation are followed in what its Network.module() makes, and "
+                f"{type(ran).__name__} is none; measure a module to compare it with another"
+            )
         before = [(b, b.clone()) for b in ran.buffers()]
         try:
             with torch.random.fork_rng(devices=[]):
