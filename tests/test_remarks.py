@@ -147,6 +147,36 @@ def test_updates_of_what_is_frozen_and_of_others() -> None:
         dg.measure(mlp(), torch.randn(9, 8), loss, instruments="updates", effort=effort)
 
 
+@pytest.mark.parametrize("instruments", ["updates", "stiffness", "precision"])
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_an_optimizer_that_holds_others_beside_the_models(instruments: str, count: int) -> None:
+    model, others = mlp(), [*mlp().parameters()][:count]
+    held = torch.optim.SGD([*model[0].parameters(), *others], lr=0.1)
+    effort = dg.Effort(step=dg.Step(held))
+    given: dict[str, Any] = {"instruments": instruments, "effort": effort}
+    lines = said("not the model's", model, torch.randn(9, 8), loss, **given)
+    wanted = {
+        0: [],
+        1: [
+            "the optimizer holds 1 parameter that is not the model's: it stays where it is in the "
+            "steps measured here"
+        ],
+        4: [
+            "the optimizer holds 4 parameters that are not the model's: they stay where they are "
+            "in the steps measured here"
+        ],
+    }
+    assert lines == wanted[count]
+
+
+def test_an_optimizer_made_of_others_too() -> None:
+    others = [*mlp().parameters()]
+    step = dg.Step(lambda parameters: torch.optim.SGD([*parameters, *others], lr=0.1))
+    given: dict[str, Any] = {"instruments": "updates", "effort": dg.Effort(step=step)}
+    (line,) = said("not the model's", mlp(), torch.randn(9, 8), loss, **given)
+    assert f"holds {len(others)} parameters" in line
+
+
 class Spectral(nn.Module):
     def __init__(self) -> None:
         super().__init__()

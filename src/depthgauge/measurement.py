@@ -54,7 +54,7 @@ from depthgauge.network.threads import inside, passes
 from depthgauge.probing import deepened
 from depthgauge.profile import Column, Profile
 from depthgauge.sites import ALIKE, QUANTITIES, Site
-from depthgauge.subjects import subject_of
+from depthgauge.subjects import parts_of, subject_of
 
 Progress = Callable[[int, int], None]
 
@@ -324,14 +324,15 @@ def _measure_members(
         cores = 1  # so small that threads would wait for the interpreter
     at_once = max(1, min(BATCHED_ELEMENTS // elements, math.ceil(len(members) / cores)))
     parts = [members[i : i + at_once] for i in range(0, len(members), at_once)]
+    sites = _sites_of(network, run)  # looks at a pass of its own, so not in a thread
     large = elements * at_once * network.width >= SHARED_PRODUCT and len(parts) < cores
     if large or inside() or run.device.type != "cpu":
-        found = [_measure_ensemble(part, run, counter) for part in parts]
+        found = [_measure_ensemble(part, run, counter, sites) for part in parts]
     else:
         cores = min(cores, len(parts))
         share = dataclasses.replace(run, memory=run.memory // cores)
         with passes(cores) as submit:
-            tasks = [partial(_measure_ensemble, part, share, counter) for part in parts]
+            tasks = [partial(_measure_ensemble, part, share, counter, sites) for part in parts]
             futures = [submit(task) for task in tasks]
             try:
                 found = [future.result() for future in futures]
@@ -345,7 +346,7 @@ def _measure_members(
 
 
 def _measure_ensemble(
-    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter
+    members: Sequence[tuple[Network, int]], run: _Run, counter: _Counter, sites: Sequence[Site]
 ) -> dict[str, Column]:
     networks, seeds = zip(*members, strict=True)
     watcher = _Watcher(networks[0], run, len(members), counter)
@@ -358,7 +359,6 @@ def _measure_ensemble(
         memory=run.memory,
     )
     watcher.forget_lost_gradients()
-    sites = _sites(networks[0].depth, networks[0].layers.activations)
     rows = {
         role: tuple(site.index for site in sites if site.role == role)
         for role in ("state", "activation")
@@ -379,21 +379,33 @@ def _groups(
     network: Network, run: _Run, aims: tuple[Tensor | None, Tensor | None]
 ) -> Iterator[list[Subject] | str]:
     """The network under each seed, for the instruments that run it again."""
-    sites = _sites(network.depth, network.layers.activations)
-    rows = tuple(site.index for site in sites if site.role == "state")
+    sites = _sites_of(network, run)
+    rows, branches = (
+        tuple(site.index for site in sites if site.role == role) for role in ("state", "branch")
+    )
     for seed in run.seeds:
-        found = subject_of(network, seed, run.batch, rows, run.device, *aims)
+        found = subject_of(network, seed, run.batch, rows, run.device, *aims, branches)
         yield found if isinstance(found, str) else [found]
 
 
+def _sites_of(network: Network, run: _Run) -> tuple[Site, ...]:
+    """With branches where a block has several, whose own shares are asked for; that of a single one
+    stands at the state that it makes."""
+    asked = any("branch" in QUANTITIES[q].roles for q in run.quantities if PARTS[q][0] == "updates")
+    parts = parts_of(network) if asked and network.count.branches > 1 else ()
+    return _sites(network.depth, network.layers.activations, tuple(part.path for part in parts))
+
+
 @lru_cache(8)
-def _sites(depth: int, activations: tuple[str, ...]) -> tuple[Site, ...]:
-    """Input, then each block's activations and the state it gives, in forward order."""
+def _sites(depth: int, activations: tuple[str, ...], branches: tuple[str, ...]) -> tuple[Site, ...]:
+    """Input, then each block's activations, its branches and the state it gives."""
     sites = [Site(0, 0, "input", "state")]
     for block in range(1, depth + 1):
         path = f"blocks.{block - 1}"
         for name in activations:
             sites.append(Site(len(sites), block, f"{path}.{name}", "activation"))
+        for name in branches:
+            sites.append(Site(len(sites), block, f"{path}.{name}", "branch"))
         sites.append(Site(len(sites), block, path, "state"))
     return tuple(sites)
 
@@ -430,7 +442,7 @@ def _profile(network: Network, run: _Run, found: Mapping[str, Column], wanted: s
         batch=examples,
         seeds=run.seeds,
         seed_axis=run.seed_axis,
-        sites=_sites(network.depth, network.layers.activations),
+        sites=_sites_of(network, run),
         columns=columns,
         settings={
             "init": {name: to_text(init) for name, init in network.chosen.items()},

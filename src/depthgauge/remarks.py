@@ -46,6 +46,8 @@ def remarks(profile: Profile) -> list[str]:
     trained = has_loss(profile)
     of_one = [*_precision(notes.get("precision", {})), *_parity(notes.get("parity", {}))]
     of_one += _until(notes)
+    of_one += _narrow(notes.get("spectrum", {}))
+    of_one += _foreign(notes)
     of_one += _stiffness(notes.get("stiffness", {}))
     if len(profile.seeds) > 1:
         of_one = [f"{line} (seed {profile.seeds[0]})" for line in of_one]
@@ -172,6 +174,31 @@ def _until(notes: Mapping[str, Any]) -> Iterator[str]:
     each = (notes.get(name, {}).get("until_note") for name in ("jacobian", "blocks", "spectrum"))
     if said := next(filter(None, each), None):
         yield f"Jacobians lead to the last state: {said}"
+
+
+def _narrow(note: Mapping[str, Any]) -> Iterator[str]:
+    """That a state on the way has too few numbers for all directions."""
+    if narrowest := note.get("narrowest"):
+        where = f"the state made in '{narrowest['path']}'" if narrowest["path"] else "a state"
+        count = narrowest["numbers"]
+        yield (
+            f"directions: of the {note['of']} singular values from end to end "
+            f"{note['exactly_lost']} are exactly 0, since {where} has {count} "
+            f"number{'' if count == 1 else 's'} an example"
+        )
+
+
+def _foreign(notes: Mapping[str, Any]) -> Iterator[str]:
+    """That the optimiser has parameters of something else: once for all instruments."""
+    lost = notes.get("precision", {}).get("lost_updates") or {}
+    each = (notes.get("updates", {}), notes.get("stiffness", {}), lost)
+    if count := next(filter(None, (note.get("foreign_parameters") for note in each)), 0):
+        plural = count > 1
+        yield (
+            f"the optimizer holds {count} parameter{'s' * plural} that {'are' if plural else 'is'} "
+            f"not the model's: {'they stay' if plural else 'it stays'} where "
+            f"{'they are' if plural else 'it is'} in the steps measured here"
+        )
 
 
 def _parity(note: Mapping[str, Any]) -> Iterator[str]:

@@ -263,7 +263,8 @@ _ALL = [
     Quantity(
         "lost_direction_fraction",
         "share",
-        f"the share of singular values of J below a tenth of the largest: {_JACOBIAN}",
+        f"the share of singular values of J, as many as its smaller end has numbers, below a tenth "
+        f"of the largest: {_JACOBIAN}",
         "linear",
         ("state",),
     ),

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Final
+from functools import lru_cache, partial
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from depthgauge.errors import NetworkError
+from depthgauge.equation.nodes import Block
+from depthgauge.errors import ModelError, NetworkError
 from depthgauge.instruments.subject import Branch, Subject
 from depthgauge.network.chain import Chain, chain_of_blocks, twice_differentiable
 from depthgauge.network.classified import EXAMPLES as CLASSIFIED
 from depthgauge.network.classified import classified
 from depthgauge.network.draws import COTANGENT, INPUT, draws
-from depthgauge.network.module import EquationNetwork
+from depthgauge.network.module import EquationBlock, EquationNetwork
 from depthgauge.network.spec import Network
+from depthgauge.trace.inventory import Renamed
 
-__all__ = ["EXAMPLES", "subject_of"]
+__all__ = ["EXAMPLES", "Part", "parts_of", "subject_of"]
 
 #: Examples of a Gaussian batch that are run again, at most, and numbers of their states.
 EXAMPLES: Final = 32
 NUMBERS: Final = 2**15
+#: What stands before the names of a block that is run by itself.
+_BLOCK: Final = "block."
 
 
 def subject_of(
@@ -34,8 +39,10 @@ def subject_of(
     device: torch.device,
     directions: Tensor | None = None,
     labels: Tensor | None = None,
+    branch_rows: tuple[int, ...] = (),
 ) -> Subject | str:
-    """The network in float64 under one seed, or why it cannot be run as a module.
+    """The network in float64 under one seed, or why it cannot be run as a module. ``rows`` and
+    ``branch_rows``: of its states and its branches in the profile.
 
     Of a Gaussian batch it sees the first ``EXAMPLES`` or fewer, unless they act on one another. Of
     a batch that is not finite none is left out: the one that is not may be among the others.
@@ -64,8 +71,13 @@ def subject_of(
     @contextmanager
     def chain(model_: nn.Module | None = None, batch: Any = None) -> Iterator[Chain]:
         ran = model if model_ is None else model_
+        ran = ran.model if isinstance(ran, Renamed) else ran
         h = given if batch is None else batch
-        assert isinstance(ran, EquationNetwork)
+        if not isinstance(ran, EquationNetwork):
+            raise NetworkError(
+                f"the states of an equation are followed in what its Network.module() makes, and "
+                f"{type(ran).__name__} is none; measure a module to compare it with another"
+            )
         before = [(b, b.clone()) for b in ran.buffers()]
         try:
             with torch.random.fork_rng(devices=[]):
@@ -87,7 +99,7 @@ def subject_of(
         rows,
         lambda model=None, batch=None: chain(model, batch),
         ["input", *(f"blocks.{k}" for k in range(network.depth))],
-        _branches(network, model),
+        _branches(network, branch_rows),
         few if not together and bool(given.isfinite().all()) else None,
         directions=directions,
         labels=labels,
@@ -136,17 +148,74 @@ def _trained(
     )
 
 
-def _branches(network: Network, model: nn.Module) -> list[Branch]:
-    """One a block, with all of its parameters, where each block has one residual branch."""
-    if network.branches != network.depth:
-        return []
-    blocks = model.get_submodule("blocks")
+class Part(NamedTuple):
+    """A residual branch of one block: where it is added, and the parameters it uses, by their names
+    within the block."""
+
+    path: str
+    parameters: tuple[str, ...]
+
+
+def parts_of(network: Network) -> tuple[Part, ...]:
+    """The residual branches of a block, in order; nothing where they cannot be told apart. What a
+    single one cannot be told from counts as its own."""
+    count = network.count.branches
+    if not count or network.draws != "keyed":
+        return ()
+    found = _parts(network.block, network.depth, network.width, network.tokens, network.size)
+    if len(found) == count or count > 1:
+        return found if len(found) == count else ()
+    block = EquationBlock(network, draws(network.draws, 0), 1, torch.float64)
+    return (Part("", tuple(name for name, _ in block.named_parameters())),)
+
+
+@lru_cache(64)
+def _parts(
+    block: Block, depth: int, width: int, tokens: int | None, size: int | None
+) -> tuple[Part, ...]:
+    """As they are found in the first block, run by itself, as in any module."""
+    from depthgauge.trace.measuring import followed
+
+    network = Network(block, depth, width, tokens=tokens, size=size)
+    model = _First(EquationBlock(network, draws("keyed", 0), 1, torch.float64))
+    generator = torch.Generator("cpu").manual_seed(0)
+    h = torch.randn(2, *network.state_shape, generator=generator, dtype=torch.float64)
+    try:
+        found = followed(model, h)
+    except (ModelError, NetworkError, RuntimeError):
+        return ()
+    if isinstance(found, str) or len(found) != 1:
+        return ()
+    return tuple(
+        Part(
+            branch.path.removeprefix(_BLOCK),
+            tuple(name.removeprefix(_BLOCK) for name in branch.parameters),
+        )
+        for branch in found[0].branches
+    )
+
+
+class _First(nn.Module):
+    """The first block alone."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = self.block(h, h)
+        return out
+
+
+def _branches(network: Network, rows: Sequence[int]) -> list[Branch]:
+    """Of every block; ``rows``: of all branches in the profile, in order, where they have any."""
+    places = [(k, part) for k in range(network.depth) for part in parts_of(network)]
     return [
         Branch(
-            None,
-            f"blocks.{k}",
-            tuple(f"blocks.{k}.{name}" for name, _ in block.named_parameters()),
+            row,
+            ".".join(filter(None, (f"blocks.{k}", part.path))),
+            tuple(f"blocks.{k}.{name}" for name in part.parameters),
             k + 1,
         )
-        for k, block in enumerate(blocks.children())
+        for row, (k, part) in zip_longest(rows, places)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from depthgauge.network.draws import INPUT, draws
 from depthgauge.network.module import EquationNetwork
 from depthgauge.network.spec import Network
 from depthgauge.profile import Profile
+from depthgauge.remarks import remarks
 from depthgauge.sites import FloatArray
 
 RESIDUAL = Network("h + a*W2(tanh(W1(rmsnorm(h))))", 5, 6, scalars={"a": "1/sqrt(L)"})
@@ -379,6 +381,45 @@ def test_all_singular_values_of_every_block() -> None:
         values = torch.linalg.svdvals(torch.func.jacrev(block)(h)).log().detach().numpy()
         assert profile.vectors["block_log_singular_values"][row][0] == pytest.approx(values)
         h = block(h).detach()
+
+
+@pytest.mark.parametrize("sites", [2, 13])
+@pytest.mark.parametrize("sizes", [(8, 8, 2, 8, 8), (6, 1, 9), (3, 8, 5), (8, 8, 8)])
+def test_directions_that_a_narrow_state_takes_are_lost(sizes: Sequence[int], sites: int) -> None:
+    torch.manual_seed(0)
+    pairs = itertools.pairwise(sizes)
+    layers = (nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairs)
+    model, x = nn.Sequential(*layers).double(), torch.randn(2, sizes[0], dtype=torch.float64)
+    profile = measure(model, x, instruments="spectrum,blocks", effort=Effort(sites=sites))
+    each = [dense(model, row) for row in x]
+    column = profile.columns["lost_direction_fraction"]
+    assert len(column.rows) == (1 if sites == 2 else len(sizes) - 1)
+    vectors = profile.vectors["log_singular_values"]
+    for row, share in zip(column.rows, column.values[:, 0], strict=True):
+        k = profile.sites[row].block
+        sigma = [torch.linalg.svdvals(one[k].detach()).numpy() for one in each]
+        assert share == pytest.approx(np.mean([(s < s[0] / 10).mean() for s in sigma]))
+        narrowest, count = min(sizes[k:]), min(sizes[k], sizes[-1])
+        assert vectors[row].shape == (1, count)
+        assert (vectors[row][0][narrowest:] == -np.inf).all()
+        wanted = np.mean([np.log(s[:narrowest]) for s in sigma], axis=0)
+        assert vectors[row][0][:narrowest] == pytest.approx(wanted, abs=1e-9)
+        ranks = np.mean([(s**2).sum() ** 2 / (s**4).sum() for s in sigma])
+        place = profile.columns["effective_rank_participation"].rows.index(row)
+        assert profile["effective_rank_participation"][place] == pytest.approx(ranks)
+    gains = np.mean([ends(model, row) for row in x], axis=0)
+    assert profile["block_loss"] == pytest.approx(gains[:, 1])  # of each block by itself
+    notes = profile.settings["instruments"]["spectrum"]  # type: ignore[index]
+    gone = min(sizes[0], sizes[-1]) - min(sizes)
+    assert (notes["of"], notes["exactly_lost"]) == (min(sizes[0], sizes[-1]), gone)
+    said = [line for line in remarks(profile) if "exactly 0" in line]
+    assert len(said) == (gone > 0)
+    if sizes == (8, 8, 2, 8, 8):
+        assert notes["narrowest"] == {"path": "1.1", "numbers": 2}
+        assert said == [
+            "directions: of the 8 singular values from end to end 6 are exactly 0, since the state "
+            "made in '1.1' has 2 numbers an example"
+        ]
 
 
 # ------------------------------------------------------------------- what theory says of them

@@ -336,14 +336,19 @@ def test_a_narrow_state_leaves_no_more_directions_than_it_has(sizes: Sequence[in
     model = nn.Sequential(*(nn.Linear(a, b) for a, b in layers)).double()
     x = torch.randn(2, sizes[0], dtype=torch.float64)
     found = measure(model, x, instruments="spectrum")
-    wanted = [logs[:9] for logs in dense(model, x)]
-    assert found.vectors["log_singular_values"][0][0] == pytest.approx(wanted[0], abs=1e-9)
+    wanted = dense(model, x)  # of 300 to 9 to 300 all but 9 are rounding
+    assert found.vectors["log_singular_values"][0][0] == pytest.approx(wanted[0][:9], abs=1e-9)
+    assert (noted(found)["of"], noted(found)["exactly_lost"]) == (
+        len(wanted[0]),
+        len(wanted[0]) - 9,
+    )
     for key, name in zip(KEYS, SPECTRUM[1:], strict=True):
         assert found[name][0] == pytest.approx(effective_ranks(wanted[0])[key], rel=1e-9)
         assert noted(found)["standard_error_over_probes"][name] == 0
     # With fewer followed than there are, sums over the others come from probes.
     few = measure(model, x, instruments="spectrum", effort=Effort(rank=3, iterations=6, probes=32))
     assert_like_loosely(few, wanted)
+    assert noted(few)["of"] == len(wanted[0])
     # Where every probe sees that none is lost it is 0, not the rounding of a sum.
     assert (few["lost_direction_fraction"][0] == 0) == (sizes == (300, 300, 9))
 
@@ -354,6 +359,20 @@ def assert_like_loosely(profile: Profile, wanted: Sequence[FloatArray]) -> None:
         exact = np.mean([effective_ranks(logs)[key] for logs in wanted])
         error = notes["standard_error_over_probes"][name]
         assert abs(profile[name][0] - exact) <= 4 * error + 0.02 * exact, name
+
+
+def test_blocks_with_a_narrow_end_are_followed_as_a_whole() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 10), nn.Tanh(), nn.Linear(10, 300), nn.Tanh()).double()
+    x = torch.randn(2, 300, dtype=torch.float64)
+    found = measure(model, x, instruments="blocks", effort=Effort(rank=10))
+    half = model[:2](x).detach()
+    each = [dense(model[:2], x), dense(model[2:], half)]
+    gains = np.exp([np.array(logs)[:, [0, -1]] for logs in each]).mean(1)
+    assert found["block_gain"] == pytest.approx(gains[:, 0], rel=1e-9)
+    assert found["block_loss"] == pytest.approx(gains[:, 1], rel=1e-9)
+    few = measure(model, x, instruments="blocks", effort=Effort(rank=9))
+    assert "only the 9 leading directions" in few.not_measured["block_loss"]
 
 
 # -------------------------------------------------------------------------------- bad input

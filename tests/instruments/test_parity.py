@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from depthgauge.instruments.parity import parity
 from depthgauge.instruments.subject import Effort
 from depthgauge.measurement import measure
+from depthgauge.network.spec import Network
 from tests.instruments.subjects import subject_of
 
 
@@ -75,6 +76,119 @@ def test_fused_code_is_compared_by_outputs_and_gradients(factor: float) -> None:
     errors += [note["parameter_gradient_error"]["2.w.weight"]]
     assert all((error < 1e-6) == right for error in errors)
     assert note["unmatched_parameters"] == []
+
+
+class Wrapper(nn.Module):
+    """Another module as it is, one name deeper."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = self.net(h)
+        return out
+
+
+class Renames(nn.Module):
+    """The blocks under other names."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.a, self.b, self.c = model
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = self.c(self.b(self.a(h)))
+        return out
+
+
+def same(model: nn.Module) -> nn.Module:
+    return model
+
+
+@pytest.mark.parametrize("copied", [same, copy.deepcopy])
+@pytest.mark.parametrize(
+    ("measured", "held"),
+    [
+        (same, Wrapper),
+        (same, lambda model: Wrapper(Wrapper(model))),
+        (Wrapper, same),
+        (Wrapper, lambda model: Wrapper(Wrapper(model))),
+        (Wrapper, lambda model: nn.Sequential(model)),
+    ],
+)
+def test_a_wrapper_is_compared_as_what_is_in_it(
+    measured: Callable[..., nn.Module],
+    held: Callable[..., nn.Module],
+    copied: Callable[..., nn.Module],
+) -> None:
+    model, x = model_of()
+    subject = subject_of(measured(model), x)
+    found = parity(subject, Effort(), held(copied(model)))
+    plain = parity(subject, Effort(), measured(model))  # the slow way: the same names in both
+    note = found.notes["parity"]
+    assert note["compared"] == "states, outputs and gradients"
+    assert note["unmatched_parameters"] == []
+    assert set(note["parameter_gradient_error"]) == {n for n, _ in subject.model.named_parameters()}
+    for key in ("output_error", "parameter_gradient_error", "relative_error_state"):
+        assert note[key] == plain.notes["parity"][key]
+    assert found.columns == plain.columns
+    assert max(found.columns["relative_error_state"][1]) > 0
+
+
+def test_the_same_blocks_under_other_names_are_the_same() -> None:
+    model, x = model_of()
+    note = parity(subject_of(model, x), Effort(), Renames(model)).notes["parity"]
+    assert note["compared"] == "states, outputs and gradients"
+    assert len(note["parameter_gradient_error"]) == 12
+
+
+def test_other_paths_are_named_and_nothing_is_called_random() -> None:
+    model, x = model_of()
+    found = parity(subject_of(model, x), Effort(), Renames(copy.deepcopy(model)))
+    note = found.notes["parity"]
+    assert note["compared"] == (
+        "outputs and gradients only: it has no module called '0' and 8 more, and states are found "
+        "by the paths of modules; give its modules the names they have in the model that is "
+        "measured"
+    )
+    assert note["parameter_gradient_error"] == {}
+    assert "a.w.weight" in note["unmatched_parameters"]
+    fused = parity(subject_of(model, x), Effort(), Fused(copy.deepcopy(model))).notes["parity"]
+    assert fused["compared"].endswith(
+        "it does not call the modules and functions that make the states of the model"
+    )
+
+
+def test_a_wrapper_that_does_more_is_not_what_is_in_it() -> None:
+    class Doubled(Wrapper):
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = self.net(torch.mul(h, 2.0))
+            return out
+
+    model, x = model_of()
+    note = parity(subject_of(model, x), Effort(), Doubled(model)).notes["parity"]
+    assert "the model calls mul in '(Doubled)'" in note["compared"]
+    assert note["output_error"]["output"] > 0.1
+    assert note["parameter_gradient_error"]["0.w.weight"] > 1e-3
+
+
+def test_a_wrapper_without_parameters() -> None:
+    model, x = nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Tanh()), torch.randn(5, 8)
+    found = parity(subject_of(model, x), Effort(), Wrapper(copy.deepcopy(model)))
+    assert found.notes["parity"]["compared"] == "states, outputs and gradients"
+
+
+def test_a_module_in_place_of_the_arithmetic_of_an_equation() -> None:
+    network = Network("h + W2(relu(W1(h)))", 3, 8)
+    module = network.module(0, torch.float64)
+    for other, states in ((module, True), (Wrapper(module), False)):
+        effort = Effort(arithmetic=other)
+        profile = measure(network, 4, instruments="precision", effort=effort)
+        note = profile.settings["instruments"]["parity"]  # type: ignore[index]
+        assert set(note["parameter_gradient_error"]) == {n for n, _ in module.named_parameters()}
+        assert ("relative_error_state" in profile) == states
+        assert states or "Wrapper is none" in profile.not_measured["relative_error_state"]
 
 
 def test_a_compiled_module_runs_compiled() -> None:

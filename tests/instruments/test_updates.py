@@ -25,7 +25,9 @@ from depthgauge.instruments.subject import Branch, Effort, Found, Subject
 from depthgauge.instruments.updates import UPDATES, updates
 from depthgauge.jsonable import jsonable
 from depthgauge.network.chain import Chain, Kept
+from depthgauge.network.draws import COTANGENT, draws
 from depthgauge.network.spec import Network
+from depthgauge.study.scaling import NAMES, of_network, scaling
 from depthgauge.subjects import subject_of
 from depthgauge.trace.again import chain
 from depthgauge.trace.analysis import analyse
@@ -641,6 +643,70 @@ def test_an_equation_as_its_module_stepped_by_hand() -> None:
         wanted = [rms(s.value - h) / rms(h) for s, h in zip(states.states, before, strict=True)]
     assert exact(column(found, "functional_update"), wanted)
     assert len(column(found, "branch_update")) == 5
+
+
+@pytest.mark.parametrize(
+    ("equation", "count"),
+    [
+        ("h = h + attention(layernorm(h), heads=4); h = h + W2(gelu(W1(layernorm(h))))", 2),
+        ("h = layernorm(h + attention(h, heads=4)); h = layernorm(h + W2(gelu(W1(h))))", 2),
+        ("h = h + W1(h); h = h + W2(relu(W3(h)))", 2),
+        ("h + W1(h) + W2(relu(W3(h)))", 2),
+        ("h + scalar(0.3)*W1(h) + gain(0.1)*W2(relu(W3(h))) + W4(tanh(h))/sqrt(L)", 3),
+        ("h = h + conv3(relu(batchnorm(h, gain=1))) + conv1(h)", 2),
+        # One a block, beside what is none of its own.
+        ("h = tanh(W1(h)); h = h + W2(h)", 1),
+        ("h = layernorm(h + W2(relu(W1(h))), gain=1, bias=True)", 1),
+    ],
+)
+def test_branches_of_an_equation_are_those_of_its_module(equation: str, count: int) -> None:
+    network = Network(equation, 4, 16, size=4 if "conv" in equation else None)
+    x = torch.randn(4, *network.state_shape, dtype=torch.float64)
+    effort = Effort(step=Step("sgd", 1e-2))
+    seeds = (0, 3)
+    both = dg.measure(network, x, instruments="updates", effort=effort, seed=seeds)
+    for k, seed in enumerate(seeds):
+        found = dg.measure(network, x, instruments="updates", effort=effort, seed=seed)
+        numbers = draws("keyed", seed).source(COTANGENT, "cotangent").normal(x.numel())
+        g = torch.from_numpy(numbers).reshape(x.shape).double()
+        g = g / g.square().mean().sqrt()  # the same loss
+        module = network.module(seed, torch.float64)
+        wanted = dg.measure(
+            module, x, lambda y, g=g: (y * g).sum(), instruments="updates", effort=effort
+        )
+        shares, others = (
+            p.settings["instruments"]["updates"]["branches"]  # type: ignore[index]
+            for p in (found, wanted)
+        )
+        each, by_module = ([one["branch_update"] for one in s["each"]] for s in (shares, others))
+        assert len(each) == found.branches == 4 * count
+        assert each == pytest.approx(by_module, rel=1e-9)
+        assert [one["path"] for one in shares["each"]] == [one["path"] for one in others["each"]]
+        for name in ("together", "norm_of_sum", "update_to_weight", "alignment"):
+            assert shares[name] == pytest.approx(others[name], rel=1e-9), name
+        assert found["branch_update"] == pytest.approx(each)
+        for name in ("branch_update", "update_to_weight", "update_alignment"):
+            assert both[name][k] == pytest.approx(found[name]), name
+    if count > 1:
+        at = [(site.role, site.path) for site in found.sites_of("branch_update")]
+        assert at == [("branch", one["path"]) for one in shares["each"]]
+    json.dumps(both.to_dict(), allow_nan=False)
+
+
+def test_exponents_of_several_branches_a_block() -> None:
+    network = Network("h = h + W1(h)/sqrt(L); h = h + W2(relu(W3(h)))/sqrt(L)", 2, 8)
+    found = scaling(of_network(network, 4), (2, 4, 8), (0, 1))
+    assert set(found.exponents) == set(NAMES)
+    assert not found.missing
+
+
+def test_branches_that_cannot_be_told_apart_have_no_shares() -> None:
+    found = dg.measure(
+        "x = h; h = h + W1(h); h = x + W(h)", depth=2, width=4, batch=2, instruments="updates"
+    )
+    assert found.branches == 4
+    assert "parameters are known" in found.why_not("branch_update")
+    assert {site.role for site in found.sites} == {"state"}
 
 
 def test_measure_has_them_for_modules_and_equations(model: Stack, batch: Tensor) -> None:

@@ -71,6 +71,11 @@ class Ends:
         """Singular values that need not be 0: the size of the narrowest state."""
         return min(state.size for state in self.chain.states)
 
+    @property
+    def values(self) -> int:
+        """Singular values of A: the size of the smaller end."""
+        return self.chain.states[self.near].size
+
     def applied(self, rows: FloatArray, start: int, end: int) -> tuple[FloatArray, FloatArray]:
         """``J`` or ``J^T`` on rows ``(E, r, n) -> (E, r, n')``, and the logarithms ``(E, r)`` of
         what they were divided by, block by block: no number leaves the range of the chain."""
@@ -222,10 +227,11 @@ def ranks(ends: Ends, leading: Leading, effort: Effort, generator: torch.Generat
     """
     count, rank = leading.logs.shape
     if rank == ends.directions:  # nothing is left across them
-        all_of = [effective_ranks(logs) for logs in leading.logs]
+        zeros = np.full(ends.values - rank, -np.inf)
+        all_of = [effective_ranks(np.concatenate([logs, zeros])) for logs in leading.logs]
         exact = {key: np.array([one[key] for one in all_of]) for key in all_of[0]}
         return Ranks(exact, dict.fromkeys(exact, 0.0), dict.fromkeys(exact, 0.0), 0)
-    size = ends.chain.states[ends.near].size
+    size = ends.values
     unit = np.where(np.isfinite(leading.logs[:, :1]), leading.logs[:, :1], 0.0)
 
     def through(rows: FloatArray, start: int, end: int) -> FloatArray:
@@ -251,9 +257,7 @@ def ranks(ends: Ends, leading: Leading, effort: Effort, generator: torch.Generat
     alpha, beta = (np.concatenate(arrays, 1) for arrays in zip(*found, strict=True))
     nodes = [Quadrature.of(alpha[..., :k], beta[..., :k]) for k in _halved(steps, size)]
     others = size - rank
-    whole, half = (
-        _Estimate(along, nodes[i], nodes[i + 1], others, ends.directions) for i in (0, 1)
-    )
+    whole, half = (_Estimate(along, nodes[i], nodes[i + 1], others, ends.values) for i in (0, 1))
     each, before = whole.ranks(), half.ranks()
     changes = {key: float(np.mean(each[key] - before[key])) for key in each}
     return Ranks(each, whole.errors(), changes, steps)
@@ -279,13 +283,13 @@ def _halved(steps: int, size: int) -> tuple[int, int, int]:
 @dataclass(frozen=True)
 class _Estimate:
     """``along`` every leading direction; ``across`` from probes of so many ``others``, ``half`` by
-    half of the steps; of J's ``directions`` values in all. In units of about the largest one."""
+    half of the steps; of J's ``count`` values in all. In units of about the largest one."""
 
     along: Quadrature
     across: Quadrature
     half: Quadrature
     others: int
-    directions: int
+    count: int
 
     def ranks(self, without: int | None = None) -> dict[str, FloatArray]:
         """The numbers of ``effective_ranks`` for every example ``(E,)``, one probe left out."""
@@ -304,7 +308,7 @@ class _Estimate:
                 along.first(False), across.first(True), half.first(True), strict=True
             )
         )
-        left = total(along.above(top / LOST), across.above(top / LOST)) / self.directions
+        left = total(along.above(top / LOST), across.above(top / LOST)) / self.count
         zero = top == 0
         with np.errstate(divide="ignore", invalid="ignore"):
             found = {

@@ -51,7 +51,8 @@ def step_in_float64(
     else:
         taken = stepped(step, exact, {name: g.double() for name, g in gradients.items()})
     added = {name: value.double() - exact[name].detach() for name, value in taken.values.items()}
-    return added, {"optimizer": taken.optimizer, "lr": taken.lr}
+    note = {"optimizer": taken.optimizer, "lr": taken.lr}
+    return added, note | ({"foreign_parameters": taken.foreign} if taken.foreign else {})
 
 
 def lost(

@@ -5,6 +5,7 @@ float64.
     input_gradient_error      the same of the gradient at every floating tensor of the batch
     parameter_gradient_error  the same of the gradient of every parameter that both have, by name
 
+Names are those of the subject, also of what a wrapper holds: ``depthgauge.instruments.matching``.
 States are compared only where the other module calls the same functions in the same order: fused
 code has other states, or none that a hook could see, and compiled code would run uncompiled. A
 function has no modules and no parameters by name: the gradients are those of the parameters of the
@@ -26,12 +27,13 @@ from depthgauge.errors import DepthgaugeError, ModelError
 from depthgauge.instruments.arithmetic import Arithmetic, arithmetic_named, own
 from depthgauge.instruments.differences import ERRORS, errors, other_functions
 from depthgauge.instruments.formats import relative_distance
+from depthgauge.instruments.matching import matched, strays
 from depthgauge.instruments.runs import Runs
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.trace.admission import unwrapped
 from depthgauge.trace.backward import dense, gradients
 from depthgauge.trace.batches import call, mapped, tensors
-from depthgauge.trace.inventory import Inventory, inventory
+from depthgauge.trace.inventory import Inventory, Renamed, inventory
 from depthgauge.trace.total import loss_of
 from depthgauge.trace.untouched import untouched
 
@@ -65,7 +67,7 @@ def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., An
     try:
         model, batch = exact.prepared(subject.model, held, subject.batch)
         wanted = _ends(model, batch, subject.loss, effort.seed, exact, inventory(model))
-        theirs = held if isinstance(other, _Function) else inventory(other)
+        theirs = held if isinstance(other, _Function) else matched(held, inventory(other))
         as_it_is = own(theirs, subject.batch)
         ends = _ends(
             other, subject.batch, subject.loss, effort.seed, as_it_is, theirs, wanted.outputs
@@ -78,7 +80,7 @@ def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., An
     note["input_gradient_error"] = _distances(ends.inputs, wanted.inputs)
     note["parameter_gradient_error"] = _distances(ends.parameters, wanted.parameters)
     note["unmatched_parameters"] = sorted(ends.parameters.keys() ^ wanted.parameters.keys())
-    if why := _states(subject, effort, other, found, note):
+    if why := _states(subject, effort, other, theirs, found, note):
         note["compared"] = f"outputs and gradients only: {why}"
         found.missing |= dict.fromkeys(ERRORS, note["compared"])
     else:
@@ -87,7 +89,12 @@ def parity(subject: Subject, effort: Effort, other: nn.Module | Callable[..., An
 
 
 def _states(
-    subject: Subject, effort: Effort, other: nn.Module, found: Found, note: dict[str, Any]
+    subject: Subject,
+    effort: Effort,
+    other: nn.Module,
+    theirs: Inventory,
+    found: Found,
+    note: dict[str, Any],
 ) -> str:
     """``""`` and the errors at states, or why these are not compared."""
     if isinstance(other, _Function):
@@ -96,9 +103,17 @@ def _states(
         return "compiled code has no states that a hook sees"
     runs = Runs(subject, effort)
     reference = runs.of(arithmetic_named("float64"))
-    seen = runs.of(own(inventory(other), subject.batch), model=other)
-    if reference is None or seen is None:
+    seen = runs.of(own(theirs, subject.batch), model=Renamed(other, theirs))
+    if reference is None or (seen is None and not runs.strayed):
         return next(iter(runs.why.values()))
+    if seen is None:
+        differs = strays(inventory(subject.model), theirs)
+        return (
+            f"{differs}, and states are found by the paths of modules; give its modules the names "
+            f"they have in the model that is measured"
+            if differs
+            else "it does not call the modules and functions that make the states of the model"
+        )
     if differs := other_functions(reference.ranges, seen.ranges):
         return f"{differs}, so that states cannot be compared"
     errors(subject, reference, seen, found, note)

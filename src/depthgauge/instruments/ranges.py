@@ -92,6 +92,7 @@ class Ranges(TorchFunctionMode):
         self.trail: list[tuple[str, str]] = []
         self.kept: dict[Place, Tensor] = {}
         self._products, self._keep = products, frozenset(keep)
+        self._model = model
         self._paths = {id(module): path for path, module in inventory(model).modules}
         self._calls: Counter[str] = Counter()
         self._functions: Counter[Place] = Counter()
@@ -136,9 +137,9 @@ class Ranges(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         path = self._paths.get(id(module))
+        if not self._running and (path == "" or module is self._model):
+            self._begin()
         if path is not None:
-            if not path and not self._running:
-                self._begin()
             self._running.append((path, self._calls[path]))
             self._calls[path] += 1
 

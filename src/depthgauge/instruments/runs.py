@@ -17,6 +17,7 @@ from depthgauge.instruments.ranges import Place, Ranges, extent
 from depthgauge.instruments.rivers import wide
 from depthgauge.instruments.subject import Effort, Subject
 from depthgauge.network.chain import Chain
+from depthgauge.trace.again import StatesLostError
 from depthgauge.trace.backward import checkpointed, dense, gradients
 from depthgauge.trace.inventory import inventory
 from depthgauge.trace.operations import CASTS
@@ -49,12 +50,14 @@ class Ran:
 
 class Runs:
     """Runs of a subject; ``why`` one of them could not be, by the arithmetic's name; ``late``: what
-    ended them, where the budget of ``effort`` did."""
+    ended them, where the budget of ``effort`` did; ``strayed``: whether one of them did not make
+    the states."""
 
     def __init__(self, subject: Subject, effort: Effort, *, products: bool = False) -> None:
         self.subject, self.products, self._effort = subject, products, effort
         self.why: dict[str, str] = {}
         self.late = ""
+        self.strayed = False
         self._begun = 0
 
     def of(
@@ -82,6 +85,7 @@ class Runs:
             ranges = Ranges(model, products=self.products, keep=keep)
             return _run(subject, model, batch, arithmetic, ranges, backward, exact)
         except DepthgaugeError as error:
+            self.strayed = self.strayed or isinstance(error, StatesLostError)
             if ranges is not None and keep and keep <= ranges.kept.keys():
                 return Ran([], ranges, no_states=f"in {arithmetic.name}: {error}")
             self.why[arithmetic.name] = f"in {arithmetic.name}: {error}"

@@ -7,6 +7,9 @@ and columns over all numbers of that example's state.
     block_gain_k         largest singular value of J_(k-1->k); block_loss_k the smallest; all of
                          them as block_log_singular_values
 
+J_(i->k) has min(n_i, n_k) singular values. A state between of fewer numbers leaves no more than it
+has; the others are 0, of logarithm -inf, and lost.
+
 States of more numbers than ``Effort.exact`` and ``Effort.rank`` have too many directions to follow
 each; then the leading ones are, and sums over all come from probes, see
 ``depthgauge.instruments.leading``.
@@ -174,12 +177,13 @@ def _leading_of_blocks(
     """The leading singular values of each block that is too wide to follow as a whole."""
     generator = torch.Generator("cpu").manual_seed(effort.seed)
     each: dict[int, Leading] = {}
-    wide = _wide(chain, effort)
+    wide, whole = _wide(chain, effort), True
     try:
         for k in range(1, len(chain) + 1):
             effort.check(k - 1, len(chain))
             block = Ends(Chain(chain.states[k - 1 : k + 1], chain.total), chosen)
-            each[rows[k]] = subspace(block, effort, generator)._replace(near=np.zeros(0))
+            each[rows[k]] = lead = subspace(block, effort, generator)._replace(near=np.zeros(0))
+            whole = whole and lead.logs.shape[1] == block.values
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
         found.missing = dict.fromkeys(BLOCKS, f"{wide}, and cannot be pushed forward: {line}")
@@ -188,9 +192,13 @@ def _leading_of_blocks(
         found.put("block_gain", row, float(np.exp(lead.logs[:, 0]).mean()))
     found.vectors["block_log_singular_values"] = {r: np.mean(v.logs, 0) for r, v in each.items()}
     rank = max(lead.logs.shape[1] for lead in each.values())
-    found.missing["block_loss"] = (
-        f"{wide}; only the {rank} leading directions of a block are followed"
-    )
+    if whole:  # one end of every block is narrow
+        for row, lead in each.items():
+            found.put("block_loss", row, float(np.exp(lead.logs[:, -1]).mean()))
+    else:
+        found.missing["block_loss"] = (
+            f"{wide}; only the {rank} leading directions of a block are followed"
+        )
     found.notes["blocks"] = {
         "examples": len(chosen),
         **end(chain, effort),
@@ -232,7 +240,7 @@ def _leading(
         "examples": len(chosen),
         "directions": lead.logs.shape[1],
         **end(chain, effort),
-        "of": ends.directions,
+        **_counted(chain),
         **_settled([lead]),
     }
     try:
@@ -293,7 +301,7 @@ def _exact(
         blocks, leaned = _FADING * blocks + length, _FADING * leaned + lean
         together = min(_MOST, max(1, int(apart * blocks / leaned)))
         if k in wanted:
-            each[k] = products.log_singular_values()
+            each[k] = _with_lost(products.log_singular_values(), chain.states[k:])
     for k in sorted(each):
         _put_ranks(found, rows[k], each[k])
         found.vectors.setdefault("log_singular_values", {})[rows[k]] = np.mean(each[k], axis=0)
@@ -301,13 +309,34 @@ def _exact(
         "method": "every direction: a graded QR decomposition, Jacobi rotations where it is steep",
         "examples": len(chosen),
         "directions": top.size,
-        "of": min(top.size, chain.states[0].size),
+        **_counted(chain),
         **end(chain, effort),
         "from_end_to_end": {
             name: _spread([effective_ranks(logs)[key] for logs in each[0]])
             for key, name in _RANKS.items()
         },
     }
+
+
+def _with_lost(logs: FloatArray, states: Sequence[Kept]) -> FloatArray:
+    """All singular values of J from the first of these states to the last: those found, as many as
+    the narrowest leaves, and the zeros."""
+    kept = min(logs.shape[1], *(state.size for state in states))
+    found = np.full((len(logs), min(states[0].size, states[-1].size)), -np.inf)
+    found[:, :kept] = logs[:, :kept]
+    return found
+
+
+def _counted(chain: Chain) -> dict[str, Any]:
+    """For the notes: how many singular values J has from end to end, how many of them a state on
+    the way has too few numbers for, and which one."""
+    states = chain.states
+    count = min(states[0].size, states[-1].size)
+    narrowest = min(states, key=lambda state: state.size)
+    found: dict[str, Any] = {"of": count, "exactly_lost": count - narrowest.size}
+    if found["exactly_lost"]:
+        found["narrowest"] = {"path": narrowest.path, "numbers": narrowest.size}
+    return found
 
 
 def _put_ranks(found: Found, row: int, logs: FloatArray) -> None:

@@ -16,7 +16,7 @@ Effective ranks of singular values ``sigma_1 >= ... >= sigma_n``:
     participation   (sum sigma^2)^2 / sum sigma^4
     entropy         exp(-sum p ln p), p = sigma / sum sigma     (Roy and Vetterli, EUSIPCO 2007)
     stable          sum sigma^2 / sigma_1^2
-    lost            share of the n directions with sigma < sigma_1 / 10
+    lost            share of the n values with sigma < sigma_1 / 10, those that are 0 among them
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 from depthgauge.errors import SpecificationError, nearest
 from depthgauge.trace.backward import dense
 
-__all__ = ["OPTIMIZERS", "Factory", "Step", "check", "moved", "stepped", "twin_of"]
+__all__ = ["OPTIMIZERS", "Factory", "Step", "check", "foreign", "moved", "stepped", "twin_of"]
 
 #: Makes an optimiser of the parameters that it is given.
 Factory: TypeAlias = Callable[[list[nn.Parameter]], Optimizer]
@@ -114,13 +114,15 @@ class Step:
 @dataclass(frozen=True)
 class Stepped:
     """New values of the parameters that the optimiser moves, by name; why others stay; its name
-    and its learning rates, each once; whose sparse gradients were made dense."""
+    and its learning rates, each once; whose sparse gradients were made dense; how many parameters
+    it holds that are none of these."""
 
     values: dict[str, Tensor]
     stay: dict[str, str]
     optimizer: str
     lr: list[float]
     dense: list[str] = field(default_factory=list)
+    foreign: int = 0
 
 
 def check(step: Step, parameters: Mapping[str, nn.Parameter]) -> str:
@@ -136,6 +138,16 @@ def check(step: Step, parameters: Mapping[str, nn.Parameter]) -> str:
         f"model.parameters() of the very model that is measured, or give a function such as "
         f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
     )
+
+
+def foreign(step: Step, parameters: Mapping[str, nn.Parameter]) -> int:
+    """How many parameters the optimiser given holds that are none of these: they do not move."""
+    return _foreign(step.optimizer, parameters) if isinstance(step.optimizer, Optimizer) else 0
+
+
+def _foreign(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> int:
+    own = {id(p) for p in parameters.values()}
+    return sum(id(p) not in own for group in optimizer.param_groups for p in group["params"])
 
 
 def stepped(
@@ -190,6 +202,7 @@ def stepped(
         step.optimizer if isinstance(step.optimizer, str) else type(optimizer).__name__,
         sorted(set(rates.values())),
         made_dense,
+        _foreign(optimizer, copies),
     )
 
 

@@ -30,7 +30,7 @@ from depthgauge.errors import ModelError, NetworkError, SpecificationError
 from depthgauge.instruments.curved import Task, as_wide, cut, nothing, point
 from depthgauge.instruments.hessian import converted, duplicate, trainable, widened
 from depthgauge.instruments.stability import FORMULAS, Rule, Rules, rule_of, rules_of
-from depthgauge.instruments.step import check, twin_of
+from depthgauge.instruments.step import check, foreign, twin_of
 from depthgauge.instruments.subject import Effort, Found, Subject
 from depthgauge.network.chain import Chain
 from depthgauge.network.spec import whole_number
@@ -89,6 +89,8 @@ def stiffness(subject: Subject, effort: Effort, rule: Rule | None = None) -> Fou
     optimizer = effort.step.optimizer
     own = optimizer if isinstance(optimizer, Optimizer) and rule is None else None
     note = _looked(Task(subject, effort, rules, PRODUCTS * effort.iterations, own))
+    if others := foreign(effort.step, dict(subject.model.named_parameters())):
+        note["foreign_parameters"] = others
     found.notes["stiffness"] = note
     if not math.isnan(note["ratio"]):
         row = max((row for row in subject.rows if row >= 0), default=-1)

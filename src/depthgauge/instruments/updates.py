@@ -82,6 +82,7 @@ def updates(subject: Subject, effort: Effort) -> Found:
         "weights": [_weight(name, *pair) for name, pair in changes.items()],
         "not_moved": taken.stay,
         **({"sparse_made_dense": taken.dense} if taken.dense else {}),
+        **({"foreign_parameters": taken.foreign} if taken.foreign else {}),
     }
     try:
         _branches(subject, effort, changes, before[-1], found)

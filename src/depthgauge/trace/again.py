@@ -21,7 +21,11 @@ from depthgauge.trace.running import Pass
 from depthgauge.trace.total import total_of
 from depthgauge.trace.untouched import untouched
 
-__all__ = ["chain", "kept"]
+__all__ = ["StatesLostError", "chain", "kept"]
+
+
+class StatesLostError(NetworkError):
+    """The states of one pass are not found in another."""
 
 
 @contextmanager
@@ -38,7 +42,7 @@ def chain(
 
     While the block lasts the graph is alive; the model is left as it was when it ends. A pass that
     calls other functions than ``before`` is taken twice, to find the states and to keep them, and
-    so is one with states that a checkpoint makes. Raises NetworkError where they are not found.
+    so is one with states that a checkpoint makes. Raises StatesLostError where they are not found.
     """
     graph = before.graph
     wanted = [uncast(graph, i) for i in places]
@@ -59,7 +63,7 @@ def chain(
             axis = _axis(shape, full)
             expected = [count if k == axis else n for k, n in enumerate(shape)]
             if value is None or list(value.shape) != expected:
-                raise NetworkError(
+                raise StatesLostError(
                     "a second pass of the model does not compute what the first did, so its states "
                     "cannot be followed; make the forward pass depend on its batch and seed alone"
                 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor, nn
 
-__all__ = ["COMPILED", "Inventory", "inventory"]
+__all__ = ["COMPILED", "Inventory", "Renamed", "inventory"]
 
 #: The name of what is inside the wrapper of a compiled module, which is no part of a path.
 COMPILED: Final = "_orig_mod"
@@ -22,8 +22,21 @@ class Inventory:
     buffers: list[tuple[str, Tensor]]
 
 
+class Renamed(nn.Module):
+    """A module whose parts go by the names in ``held``."""
+
+    def __init__(self, model: nn.Module, held: Inventory) -> None:
+        super().__init__()
+        self.model, self.held = model, held
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
 def inventory(model: nn.Module) -> Inventory:
     """One walk where ``named_parameters`` and its like take one each."""
+    if isinstance(model, Renamed):
+        return model.held
     modules: list[tuple[str, nn.Module]] = []
     parameters: list[tuple[str, nn.Parameter]] = []
     buffers: list[tuple[str, Tensor]] = []
