@@ -398,6 +398,14 @@ ELSEWHERE: Mapping[str, Other] = {
     "final norm left in Fixup": Other(
         _FIXUP, "test_a_final_norm_that_was_left_is_named", "1 norms: Fixup takes their place"
     ),
+    "shortcut counted in m": Other(
+        _FIXUP,
+        "test_a_shortcut_that_is_counted_where_it_stands_is_named",
+        "the shortcut was counted",
+    ),
+    "Fixup's scale never applied": Other(
+        _FIXUP, "test_usual_weights_are_no_count", "the depth scale was never applied"
+    ),
     "layers counted for branches": Other(
         "test_recipes.py", "test_a_mistake_is_named", "layers, not the"
     ),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import Applied, apply
 from depthgauge.recipes.audit import audit
@@ -452,3 +453,101 @@ def test_vector_biases_of_branches_begin_at_zero() -> None:
         nn.init.uniform_(bias, -0.2, 0.2)
 
     broken(applied.model, batch, "fixup", kept, "1 of 12 vector biases of branches: std up to")
+
+
+def _inner_words(model: nn.Module, batch: Tensor) -> str:
+    findings = audit(model, batch, "fixup").findings
+    return next(f.said for f in findings if f.part == "inner weights of branches")
+
+
+@pytest.mark.parametrize("depth", [4, 8, 24])
+@pytest.mark.parametrize(
+    ("init", "words"),
+    [
+        ("lecun", "LeCun's or Xavier's: the depth scale was never applied"),
+        ("xavier", "LeCun's or Xavier's: the depth scale was never applied"),
+        ("torch", "PyTorch's default: the depth scale was never applied"),
+        ('he(mode="fan_out")', ": the depth scale was never applied$"),
+        (
+            'he(mode="fan_out", gain=sqrt(2)*3**(-1/2))',
+            "L = 3: counted in a part of the network$",
+        ),
+    ],
+)
+def test_usual_weights_are_no_count(depth: int, init: str, words: str) -> None:
+    """LeCun's are He's over sqrt(2), and PyTorch's He's over sqrt(6), at every depth."""
+    model = Network("h + W2(relu(W1(h)))", depth, 64, init=init).module(seed=0)
+    found = _inner_words(model, torch.randn(4, 64))
+    assert re.search(words, found), found
+    assert (": L = " in found or ", or L = " in found) is ("3**" in init)
+
+
+def staged(stages: int, each: int, scale: float | None) -> tuple[nn.Module, Tensor]:
+    """Blocks of two layers in lists of ``each``; without a scale LeCun's weights."""
+    torch.manual_seed(0)
+    lists = [nn.Sequential(*(Ended("branch", False) for _ in range(each))) for _ in range(stages)]
+    model = nn.Sequential(*lists, nn.Linear(8, 3))
+    for part in model.modules():
+        if isinstance(part, Ended):
+            std = 8**-0.5 if scale is None else (2 / 8) ** 0.5 * scale
+            nn.init.normal_(part.up.weight, std=std)
+    return model, torch.randn(4, 8)
+
+
+@pytest.mark.parametrize("scale", [None, fixup_scale(2, 2)])
+def test_where_parts_have_two_branches_that_count_is_named_too(scale: float | None) -> None:
+    """And LeCun's weights, of which no number tells it."""
+    found = _inner_words(*staged(8, 2, scale))
+    assert "L = 2: counted in a part of the network, or LeCun's" in found
+    assert "L = 2" not in _inner_words(*staged(4, 4, scale))
+    assert "LeCun's" in _inner_words(*staged(4, 4, scale))
+
+
+def counting_shortcuts(kind: str, stages: tuple[int, ...], which: str) -> tuple[nn.Module, Tensor]:
+    """Blocks whose m counts the shortcut: those that have one, one of them, all, or none."""
+    torch.manual_seed(0)
+    made, entering, m = list[Official](), 8, 3 if kind == "bottleneck" else 2
+    for stage, number in enumerate(stages):
+        width = 8 * 2**stage
+        for k in range(number):
+            sizes = (entering, width, width, 4 * width) if m == 3 else (entering, width, width)
+            made.append(Official(sizes, 1 + (stage > 0 and not k), False, True))
+            entering = sizes[-1]
+    crossed = [block for block in made if block.shortcut is not None]
+    wrong = {"none": [], "crossed": crossed, "last": crossed[-1:], "all": made}[which]
+    for block in made:
+        scale = fixup_scale(len(made), m + any(block is one for one in wrong))
+        for layer in block.layers:
+            fan = layer.weight[:, 0].numel()  # type: ignore[index]
+            nn.init.normal_(layer.weight, std=(2 / fan) ** 0.5 * scale)  # type: ignore[arg-type]
+        nn.init.zeros_(block.layers[-1].weight)  # type: ignore[arg-type]
+        if isinstance(block.shortcut, nn.Conv2d):
+            nn.init.kaiming_normal_(block.shortcut.weight, mode="fan_out")
+    head = nn.Linear(entering, 5)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    ends = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.ReLU(), nn.Sequential(*made), *ends)
+    return model, torch.randn(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages"), [("basic", (3, 3, 3)), ("bottleneck", (3, 4, 6, 3)), ("basic", (2, 2, 2))]
+)
+def test_a_shortcut_that_is_counted_where_it_stands_is_named(
+    kind: str, stages: tuple[int, ...]
+) -> None:
+    words = f": m = {4 if kind == 'bottleneck' else 3}: the shortcut was counted"
+    assert audit(*counting_shortcuts(kind, stages, "none"), "fixup").holds
+    own = said(audit(*counting_shortcuts(kind, stages, "crossed"), "fixup"))
+    assert words in own
+    assert "L = " not in own.partition(words)[2]
+    assert words not in said(audit(*counting_shortcuts(kind, stages, "last"), "fixup"))
+    every = said(audit(*counting_shortcuts(kind, stages, "all"), "fixup"))
+    assert words.removeprefix(":") in every
+
+
+@pytest.mark.parametrize(("branches", "layers"), [(True, 2), (54, True), (54, 2.0), (5.5, 2)])
+def test_counts_are_whole_numbers(branches: int, layers: int) -> None:
+    with pytest.raises(NetworkError, match="expected a whole number of at least 1"):
+        fixup_scale(branches, layers)

@@ -17,6 +17,7 @@ from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.guess import guess
 from depthgauge.recipes.registry import RECIPES
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.recipes.rules import Plan, Rule, Target, number_of
 from depthgauge.trace.counted import Layout
 from tests.recipes.contract import undone
@@ -247,3 +248,103 @@ def test_of_two_that_agree_the_one_that_says_more_is_named(
     plainly = guess(apply(model, batch, other).model, batch)
     if name != "prenorm-rmsnorm":
         assert name not in {c.recipe.name for c in plainly.candidates if c.agrees}
+
+
+# ------------------------------------------------------- what a recipe asks for beside its norms
+
+
+class Attention(nn.Module):
+    def __init__(self, heads: int = 4) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(32, 32) for _ in range(4))
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        out: torch.Tensor = self.o(mixed)
+        return out
+
+
+class Sum(nn.Module):
+    """A branch beside its skip, a norm in front or behind or none; times a number."""
+
+    def __init__(self, branch: nn.Module, where: str, times: float = 1.0) -> None:
+        super().__init__()
+        self.branch, self.where = branch, where
+        self.norm = nn.LayerNorm(32) if where else nn.Identity()
+        self.gain = nn.Parameter(torch.full((32,), times)) if times != 1 else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        added = self.branch(self.norm(x) if self.where == "pre" else x)
+        total: torch.Tensor = x + (added if self.gain is None else self.gain * added)
+        return self.norm(total) if self.where == "post" else total
+
+
+def stack(where: str, times: float = 1.0, layers: int = 4) -> tuple[nn.Module, torch.Tensor]:
+    """Sub-layers in a list: of a Transformer with norms, without them of a residual MLP."""
+    torch.manual_seed(0)
+    body: list[nn.Module] = []
+    for _ in range(layers):
+        feed = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
+        body += [Sum(Attention(), where, times)] if where else []
+        body.append(Sum(feed, where, times))
+    final = [nn.LayerNorm(32)] if where == "pre" else []
+    batch = torch.randn(4, 8, 8) if where else torch.randn(64, 8)
+    return nn.Sequential(nn.Linear(8, 32), *body, *final, nn.Linear(32, 3)), batch
+
+
+SAYING = [n for n, recipe in RECIPES.items() if recipe.tier <= 2 and not recipe.searches]
+#: A placement of the kind of norm that is there is named by that kind.
+SAME = {name: {f"{name}-layernorm", name} for name in ("prenorm", "postnorm", "sandwich")}
+
+
+@pytest.mark.parametrize("name", SAYING)
+@pytest.mark.parametrize("where", ["pre", "post", ""])
+def test_the_name_is_that_of_the_recipe_and_not_of_its_norms(where: str, name: str) -> None:
+    model, batch = stack(where)
+    try:
+        applied = apply(model, batch, name)
+    except NetworkError:  # it does not cover this network
+        return
+    if applied.left:  # nor can it be put in from outside
+        return
+    found = guess(applied.model, batch)
+    assert found.named is not None
+    assert found.named.name in SAME.get(name, {name})
+
+
+@pytest.mark.parametrize("times", [0.1, 1.0])
+def test_gains_behind_branches_are_more_than_their_norms(times: float) -> None:
+    found = guess(*stack("pre", times))
+    agree = [c.recipe.name for c in found.candidates if c.agrees]
+    assert agree[0] == ("prenorm-layernorm" if times == 1 else "layerscale")
+    assert "prenorm-layernorm" in agree or times != 1
+
+
+@pytest.mark.parametrize("init", ["lecun", "he"])
+@pytest.mark.parametrize(
+    "name", ["rezero", "layerscale", "inv-sqrtL", "stable-resnet", "layernorm-scaling", "deepnorm"]
+)
+def test_what_was_put_around_usual_weights_is_more_than_the_weights(name: str, init: str) -> None:
+    """Weights of a usual size agree with an initialiser whatever else was built."""
+    network = Network("h + W2(relu(W1(layernorm(h), out=4*n)))", 4, 32, init=init)
+    plainly = guess(network.module(0), torch.randn(8, 32))
+    assert plainly.named is not None
+    assert plainly.named.name == init
+    found = guess(rewritten(network, name).network.module(0), torch.randn(8, 32))
+    assert found.named is not None
+    assert found.named.name == name
+
+
+def test_a_number_that_is_one_here_is_nothing_of_its_own() -> None:
+    """In one block LayerNorm Scaling divides by one."""
+    network = Network("h + W2(relu(W1(layernorm(h))))", 1, 32, init="torch")
+    found = guess(network.module(0), torch.randn(8, 32))
+    agree = {c.recipe.name: c for c in found.candidates if c.agrees}
+    assert "layernorm-scaling" in agree
+    assert not agree["layernorm-scaling"].speaks
+    assert found.candidates[0].recipe.name == "prenorm-layernorm"

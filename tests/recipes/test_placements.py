@@ -604,3 +604,46 @@ def test_every_layer_that_reads_the_stream_stands_behind_the_norm(
     assert any("past the norm" in line for line in apply(model, batch, "prenorm").left)
     for other in ("sandwich", "mix-ln", "sub-ln"):
         assert any("past the norm" in line for line in apply(model, batch, other).left), other
+
+
+class Halves(nn.Module):
+    """Two branches; ``normed``: which of them stand beside the normed x, as their skip."""
+
+    def __init__(self, normed: str) -> None:
+        super().__init__()
+        self.at, self.ff = (
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+            for _ in range(2)
+        )
+        self.n1, self.n2, self.normed = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), normed
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name, norm, branch in (("at", self.n1, self.at), ("ff", self.n2, self.ff)):
+            h = norm(x)
+            x = (h if name in self.normed else x) + branch(h)
+        return x
+
+
+@pytest.mark.parametrize("final", [True, False])
+@pytest.mark.parametrize(
+    ("normed", "right", "named"),
+    [("", 12, ""), ("at", 6, "1.at"), ("ff", 6, "0.ff"), ("at ff", 0, "0.at")],
+)
+@pytest.mark.parametrize("recipe", ["prenorm", "prenorm-layernorm", "layernorm-scaling"])
+def test_residuals_of_the_normed_x_are_counted_one_by_one(
+    recipe: str, normed: str, right: int, named: str, final: bool
+) -> None:
+    """And the norm in front of the head is there, whatever the sums before it are."""
+    torch.manual_seed(0)
+    body = nn.Sequential(*(Halves(normed) for _ in range(6)))
+    last = nn.LayerNorm(WIDTH) if final else nn.Identity()
+    model = nn.Sequential(nn.Linear(8, WIDTH), body, last, nn.Linear(WIDTH, 2))
+    found = {f.part: f for f in audit(model, torch.randn(16, 8), recipe).findings}
+    norms, end = found["norms"], found["final norms"]
+    assert (norms.matching, norms.of) == (right, 12)
+    assert end.holds is final
+    if recipe != "layernorm-scaling":
+        words = f"'1.{named}' has layernorm stream: the residual is taken from the normed x"
+        assert (words in norms.said) is bool(normed)
+    if not final:
+        assert "has none in front of its reader" in end.said

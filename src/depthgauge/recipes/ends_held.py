@@ -7,7 +7,7 @@ from typing import Final
 
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.rules import Plan, number_of, scope_of
-from depthgauge.trace.counted import Layout
+from depthgauge.trace.counted import End, Layout, Normed
 
 __all__ = ["final_finding", "outlet_finding"]
 
@@ -24,14 +24,21 @@ def final_finding(found: Layout, plan: Plan) -> Finding:
         said += f"; '{extra[0]}' stands behind a norm" if extra else ""
         return Finding(part, int(not extra), 1, said)
     read = [end for end in found.ends if end.readers]
-    kinds = [[n.kind for n in end.norms if not plan.final or n.kind == plan.final] for end in read]
+    norms = [end.norms or _behind(found, end) for end in read]
+    kinds = [[n.kind for n in here if not plan.final or n.kind == plan.final] for here in norms]
     right = sum(len(here) == 1 for here in kinds)
     said = f"{right} of {len(read)} streams with a final norm"
     if right < len(read):
-        end = next(e for e, here in zip(read, kinds, strict=True) if len(here) != 1)
-        has = ", ".join(norm.kind for norm in end.norms) or "none in front of its reader"
-        said += f"; '{end.stream}' has {has}"
+        at = next(k for k, here in enumerate(kinds) if len(here) != 1)
+        has = ", ".join(norm.kind for norm in norms[at]) or "none in front of its reader"
+        said += f"; '{read[at].stream}' has {has}"
     return Finding(part, right, len(read), said)
+
+
+def _behind(found: Layout, end: End) -> tuple[Normed, ...]:
+    """The norm behind the last sum, which stands there as those behind the other sums do."""
+    branch = next(b for b in reversed(found.branches) if b.stream == end.stream)
+    return tuple(norm for norm in branch.norms if norm.at == "stream")
 
 
 def outlet_finding(found: Layout, outlet: str) -> Finding:

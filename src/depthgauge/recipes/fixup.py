@@ -10,24 +10,44 @@ whole network.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
 from depthgauge.errors import NetworkError
+from depthgauge.network.init import rms_of
 from depthgauge.recipes.branches import reached, refuse_plain
+from depthgauge.recipes.given import whole
 from depthgauge.recipes.layers import TORCH
-from depthgauge.recipes.rules import Count, Form, Group, Plan, Recipe, Rule, Target, scope_of
+from depthgauge.recipes.rules import (
+    Count,
+    Form,
+    Group,
+    Plan,
+    Recipe,
+    Rule,
+    Target,
+    init_of,
+    scope_of,
+)
 from depthgauge.trace.counted import Layout, Residual, Weight
+from depthgauge.trace.graph import LISTED
 
 __all__ = ["FIXUP", "fixup_scale"]
+
+_NEVER: Final = "the depth scale was never applied"
+#: What weights are drawn by where no recipe is.
+_USUAL: Final = {"lecun": "LeCun's", "torch": "PyTorch's default", "xavier": "Xavier's"}
 
 
 def fixup_scale(branches: int, layers: int) -> float:
     """``L^(-1/(2m - 2))``, of each inner weight of a branch of ``m = layers`` in series.
 
-    Raises NetworkError for one layer, which has no inner weight.
+    Raises NetworkError for one layer, which has no inner weight, and for what is no whole number.
     """
-    _refuse(layers)
-    if branches < 1:
-        raise NetworkError(f"L is {branches}, expected at least one residual branch")
-    return float(branches ** (-1 / (2 * layers - 2)))
+    _refuse(whole("m", layers))
+    return float(whole("L", branches) ** (-1 / (2 * layers - 2)))
 
 
 def _refuse(layers: int) -> None:
@@ -43,7 +63,6 @@ def _plan(layout: Layout) -> Plan:
     for branch in layout.branches:
         _refuse(branch.m)
     attends = any(branch.attends for branch in layout.branches)
-    inner = [_inner(layout, branch, attends) for branch in layout.branches]
     last = [w for branch in layout.branches for w in branch.weights if w.last]
     laws = ", ".join(f"{fixup_scale(layout.L, m):.4f} for m = {m}" for m in layout.m)
     base = "Xavier" if attends else "He (fan out)"
@@ -53,7 +72,7 @@ def _plan(layout: Layout) -> Plan:
         Rule(
             "inner weights of branches",
             f"{base} times L^(-1/(2m-2)), L = {layout.L}: {laws}",
-            tuple(target for targets in inner for target in targets),
+            tuple(_inner(layout, attends)),
         ),
         Rule("last weights of branches", "zero", tuple(Target(w, "zeros", scope) for w in last)),
         Rule(
@@ -138,33 +157,83 @@ def _drawn(weight: Weight, scale: str, attends: bool) -> str:
     return f"normal(std=sqrt(2/{weight.fan_in + weight.stacked})*{scale})"
 
 
-def _inner(layout: Layout, branch: Residual, attends: bool) -> list[Target]:
-    m, L = branch.m, layout.L
-    layers = sum(b.m for b in layout.branches)
-    others = {
-        "1": "the depth scale was never applied",
-        _scale(str(layers), m): f"L counts the {layers} layers, not the {L} branches",
-        f"L**(1/{2 * m - 2})": "the exponent has the wrong sign",
-        **{_scale(str(n), m): f"L = {n}: counted in a part of the network" for n in range(2, L)},
-        **{
-            _scale(str(n), m): f"L = {n}: the branches of '{name}' alone"
-            for name, n in layout.streams.items()
-            if n < L
-        },
-    }
-    if not attends:
-        others[_scale("L", m + 1)] = f"m = {m + 1}: the shortcut was counted"
+def _inner(layout: Layout, attends: bool) -> list[Target]:
+    """The inner weights of all branches, each with what else it is met as."""
+    L, layers = layout.L, sum(b.m for b in layout.branches)
+    stages = [n for n in _stages(layout) if n < L]
+    rows = [(w, b) for b in layout.branches for w in b.weights if not w.last and w.fan_in]
+    plain = _plain([(w, b.m) for w, b in rows], stages, attends)
     found = []
-    for weight in branch.weights:
-        if weight.last or not weight.fan_in:
-            continue
-        mistakes = [(_drawn(weight, scale, attends), words) for scale, words in others.items()]
+    for weight, branch in rows:
+        m = branch.m
+        counted = dict.fromkeys((*stages, *(n for n in range(2, L) if n not in plain.counts)))
+        others = {
+            **{_scale(str(n), m): f"L = {n}: counted in a part of the network" for n in counted},
+            **{
+                _scale(str(n), m): f"L = {n}: the branches of '{name}' alone"
+                for name, n in layout.streams.items()
+                if n < L
+            },
+            _scale(str(layers), m): f"L counts the {layers} layers, not the {L} branches",
+            f"L**(1/{2 * m - 2})": "the exponent has the wrong sign",
+        }
+        shortcut = (_scale("L", m + 1), f"m = {m + 1}: the shortcut was counted")
+        mistakes = [(_drawn(weight, "1", attends), _NEVER)]
+        mistakes += [(_drawn(weight, s, attends), words) for s, words in others.items()]
+        mistakes[1 + len(stages) : 1 + len(stages)] = plain.mistakes
+        beside: tuple[tuple[str, str], ...] = ()
         if not attends:
+            counts_it = (_drawn(weight, shortcut[0], attends), shortcut[1])
+            mistakes.append(counts_it)
+            beside = (counts_it,) if branch.projected else ()
             words = "He of the fan in, where Fixup takes the fan out"
             mistakes.append((f"he(gain=sqrt(2)*{_scale('L', m)})", words))
-        init = _drawn(weight, _scale("L", m), attends)
-        found.append(Target(weight, init, scope_of(layout, branch), tuple(mistakes)))
+        init, scope = _drawn(weight, _scale("L", m), attends), scope_of(layout, branch)
+        found.append(Target(weight, init, scope, tuple(mistakes), beside=beside))
     return found
+
+
+def _stages(layout: Layout) -> tuple[int, ...]:
+    """How many branches the parts of the network have: its streams, the stages of one width, and
+    the lists that hold its blocks."""
+    streams = Counter(b.stream for b in layout.branches)
+    widths = Counter((b.stream, b.width) for b in layout.branches)
+    lists = Counter(
+        (b.stream, b.path[: number.start()])
+        for b in layout.branches
+        for number in LISTED.finditer(b.path)
+    )
+    sizes = (*streams.values(), *widths.values(), *lists.values())
+    return tuple(sorted({n for n in sizes if n > 1}))
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """Initialisations that know of no depth, and the numbers n whose L = n is of the same size."""
+
+    mistakes: tuple[tuple[str, str], ...]
+    counts: tuple[int, ...]
+
+
+def _plain(weights: Sequence[tuple[Weight, int]], stages: Sequence[int], attends: bool) -> _Plain:
+    """LeCun's weights under ReLU are He's over sqrt(2), which L = 2 would make of two layers, and
+    PyTorch's are He's over sqrt(6): no count, unless a part of the network has so many branches."""
+    kinds: dict[tuple[float, ...], list[str]] = {}
+    for init in _USUAL:
+        kinds.setdefault(tuple(_ratio(w, init, attends) for w, _ in weights), []).append(init)
+    kinds.pop(tuple(1.0 for _ in weights), None)  # what Fixup begins with
+    mistakes, counts = [], []
+    for sizes, inits in kinds.items():
+        words = f"{' or '.join(_USUAL[init] for init in inits)}: {_NEVER}"
+        mistakes.append((inits[0], words))
+        same = {round(r ** (2 - 2 * m), 6) for r, (_, m) in zip(sizes, weights, strict=True)}
+        counts += [int(n) for n in same if len(same) == 1 and n == int(n) and n not in stages]
+    return _Plain(tuple(mistakes), tuple(counts))
+
+
+def _ratio(weight: Weight, init: str, attends: bool) -> float:
+    asked = rms_of(init_of(_drawn(weight, "1", attends)), weight.group, {})
+    return round(rms_of(init_of(init), weight.group, {}) / asked, 9)
 
 
 def _wakes(layout: Layout) -> dict[str, int]:

@@ -14,7 +14,7 @@ from depthgauge.recipes.rounding import coarsest
 from depthgauge.recipes.rules import Count, Form, number_of, scope_of
 from depthgauge.recipes.scored import scored_finding, temperature_finding
 from depthgauge.recipes.weights_held import is_constant
-from depthgauge.trace.counted import Layout, Residual
+from depthgauge.trace.counted import Layout, Normed, Residual
 
 __all__ = ["form_findings"]
 
@@ -201,9 +201,9 @@ def _valued(rows: Sequence[tuple[_Step, str]]) -> str:
 
 def _placed(steps: Sequence[_Step], once: bool) -> Finding:
     """Norms: where they stand, one at each place, and which."""
-    right = []
-    for step in steps:
-        wanted, norms = step.form.norms or {}, step.branch.placed
+    right, placed = [], _taken(steps)
+    for step, norms in zip(steps, placed, strict=True):
+        wanted = step.form.norms or {}
         kinds = all(wanted.get(n.at) in ("", n.kind) for n in norms)
         here = {n.at for n in norms}
         alone = not once or (len(here) == len(norms) and not _astray(step))
@@ -213,19 +213,49 @@ def _placed(steps: Sequence[_Step], once: bool) -> Finding:
     if not asked:
         said = f"{sum(right)} of {len(steps)} branches without a norm"
     if not all(right):
-        step = steps[right.index(False)]
-        found = ", ".join(f"{n.kind} {n.at}" for n in step.branch.placed) or "no norm"
+        wrong = [k for k, ok in enumerate(right) if not ok]
+        # A first branch that reads a normed x too shows no norm: the next one shows what was done.
+        first = next((k for k in wrong if placed[k] != steps[k].branch.placed), wrong[0])
+        step, norms = steps[first], placed[first] or steps[first].branch.placed
+        found = ", ".join(f"{n.kind} {n.at}" for n in norms) or "no norm"
         said += f"; '{step.branch.path}' has {found}"
-        places = {n.at for n in step.branch.placed}
+        places = {n.at for n in norms}
         words = [words for others, words in step.form.misplaced if set(others) == places]
         said += f": {words[0]}" if words else ""
-        if places == set(step.form.norms or {}) and len(places) < len(step.branch.placed):
+        if places == set(step.form.norms or {}) and len(places) < len(norms):
             said += ": one norm is to stand at each place"
         elif places == set(step.form.norms or {}) and _astray(step):
             said += ": the inner norm does not stand directly in front of the branch's last layer"
         elif places == set(step.form.norms or {}) and (passed := _passed(step)):
             said += f": '{passed[0]}' reads the stream itself, past the norm in front"
     return Finding("norms", sum(right), len(steps), said)
+
+
+def _taken(steps: Sequence[_Step]) -> list[tuple[Normed, ...]]:
+    """The norms of each branch. Where they are to stand in front of branches, one on the stream
+    belongs to the next branch if that has none of its own: its residual is taken from the normed x.
+    Behind the last sum it is then the final norm."""
+    rows = [list(step.branch.placed) for step in steps]
+    by_place: dict[tuple[str, int], list[int]] = {}
+    for k, step in enumerate(steps):
+        by_place.setdefault((step.branch.stream, step.branch.place), []).append(k)
+    kept = set()  # streams with a norm behind a sum whose next branch has its own
+    for (stream, place), here in by_place.items():
+        wanted = [steps[k].form.norms or {} for k in here]
+        if any("in" not in places or "stream" in places for places in wanted):
+            continue
+        norms = {n.path: n for k in here for n in steps[k].branch.placed if n.at == "stream"}
+        behind = by_place.get((stream, place + 1), [])
+        normed = any(n.at == "in" for k in behind for n in steps[k].branch.placed)
+        if norms and normed:
+            kept.add(stream)
+        if not norms or normed or (not behind and stream in kept):
+            continue
+        for k in here:
+            rows[k] = [n for n in rows[k] if n.path not in norms]
+        for k in behind:
+            rows[k] += norms.values()
+    return [tuple(row) for row in rows]
 
 
 def _passed(step: _Step) -> tuple[str, ...]:

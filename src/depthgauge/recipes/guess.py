@@ -21,10 +21,10 @@ from depthgauge.network.init import rms_of
 from depthgauge.recipes.finding import Finding, counted_finding
 from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import RECIPES
-from depthgauge.recipes.rules import Plan, Recipe, Target, init_of
+from depthgauge.recipes.rules import Form, Plan, Recipe, Target, init_of, number_of, scope_of
 from depthgauge.recipes.weights_held import EXACT
 from depthgauge.trace.admission import uncompiled
-from depthgauge.trace.counted import Layout
+from depthgauge.trace.counted import Layout, Residual
 from depthgauge.trace.layout import layout
 
 __all__ = ["Candidate", "Guess", "guess"]
@@ -40,8 +40,10 @@ class Candidate:
     ``sizes``: the root mean square that it asks of each weight; ``bare``: why nothing of its own
     shows; ``doubts``: what else keeps it from being the one; ``same``: recipes that agree and ask
     for the same of these weights. ``special``: how much it asks that few networks have by chance,
-    whatever their sizes: activations of shaped constants, weights of one form (zeros, equal
-    singular values, standardised rows) and no draw's, and kinds of norms by name."""
+    whatever their sizes: activations of shaped constants, numbers and parts that it puts into the
+    network (factors other than 1, learned multipliers, norms of queries and keys, spectral norms),
+    weights of one form (zeros, equal singular values, standardised rows) and no draw's, and kinds
+    of norms by name."""
 
     recipe: Recipe
     findings: tuple[Finding, ...]
@@ -50,7 +52,7 @@ class Candidate:
     bare: str = ""
     doubts: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
-    special: tuple[int, int, int] = (0, 0, 0)
+    special: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def __repr__(self) -> str:
         return f"<Candidate {self.recipe.name}: {100 * self.share:.0f} per cent of it>"
@@ -58,6 +60,11 @@ class Candidate:
     @property
     def agrees(self) -> bool:
         return bool(self.findings) and not self.bare and all(f.holds for f in self.findings)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it asks for more than where norms stand: for sizes, or for parts of its own."""
+        return self.initialises or self.special[1] > 0
 
     @property
     def unmeant(self) -> bool:
@@ -144,8 +151,8 @@ def guess(model: nn.Module, batch: Any) -> Guess:
     return Guess(found.L, found.m, tuple(candidates))
 
 
-def _rank(c: Candidate) -> tuple[bool, bool, bool, float, tuple[int, int, int], int]:
-    return c.agrees, c.initialises, not c.unmeant, c.share, c.special, c.evidence
+def _rank(c: Candidate) -> tuple[bool, bool, bool, float, tuple[int, int, int, int], int]:
+    return c.agrees, c.speaks, not c.unmeant, c.share, c.special, c.evidence
 
 
 def _beside(candidate: Candidate, others: Sequence[Candidate]) -> Candidate:
@@ -185,8 +192,10 @@ def _held(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candid
     recipe = recipe.on(model, batch, found)
     plan = recipe.plan(found)
     findings = tuple(finding for finding in held(model, found, plan) if finding.of)
+    counted: tuple[Finding, ...] = ()
     if recipe.measured is not None and all(finding.holds for finding in findings):
-        findings = (*findings, *map(counted_finding, recipe.measured(model, batch)))
+        counted = tuple(map(counted_finding, recipe.measured(model, batch)))
+        findings = (*findings, *counted)
     targets = [target for rule in plan.rules for target in rule.targets]
     doubts = tuple(rule.doubt for rule in plan.rules if rule.targets and rule.doubt)
     if not findings:
@@ -198,14 +207,35 @@ def _held(model: nn.Module, batch: Any, found: Layout, recipe: Recipe) -> Candid
         _sizes(targets),
         plan.bare,
         doubts,
-        special=_special(plan, targets),
+        special=_special(found, plan, targets, counted),
     )
 
 
-def _special(plan: Plan, targets: Sequence[Target]) -> tuple[int, int, int]:
+def _special(
+    found: Layout, plan: Plan, targets: Sequence[Target], counted: Sequence[Finding]
+) -> tuple[int, int, int, int]:
     formed = sum(_drawn(target) != "drawn" for target in targets)
     kinds = [kind for form in plan.forms for kind in (form.norms or {}).values()]
-    return len(plan.curves), formed, sum(map(bool, kinds))
+    parts = sum(_parts(form, b, found) for b, form in zip(found.branches, plan.forms, strict=False))
+    if not plan.rules and not plan.forms:  # all that it says is what was measured
+        parts += sum(finding.of for finding in counted)
+    return len(plan.curves), parts, formed, sum(map(bool, kinds))
+
+
+def _parts(form: Form, branch: Residual, found: Layout) -> int:
+    """What a form puts into a branch that a plain one does not have: a number of 1 is none."""
+    scope = scope_of(found, branch)
+    fixed = [form.skip, form.factor, form.inlet, *form.gains.values()]
+    scores = None if form.logits is None or not branch.head else form.logits
+    head = {**scope, "d": float(branch.head)}
+    usual = scores is None or math.isclose(number_of(scores, head) ** 2 * branch.head, 1)
+    learned = (form.learned, form.carried, form.scored, form.temperature)
+    return (
+        sum(text is not None and not math.isclose(number_of(text, scope), 1) for text in fixed)
+        + sum(map(bool, learned))
+        + form.shifts
+        + (not usual)
+    )
 
 
 def _drawn(target: Target) -> str:

@@ -11,6 +11,7 @@ from depthgauge.recipes.finding import Finding, counted_finding
 from depthgauge.recipes.forms_held import form_findings
 from depthgauge.recipes.inside import counted, effective, headed, scaled_biases, uncounted
 from depthgauge.recipes.rules import Count, Plan
+from depthgauge.recipes.spots import spots_of
 from depthgauge.recipes.weights_held import rule_finding
 from depthgauge.trace.counted import Layout, Residual
 
@@ -22,9 +23,10 @@ def held(model: nn.Module, found: Layout, plan: Plan) -> Iterator[Finding]:
     found, parameters = headed(found, plan), dict(model.named_parameters())
     weights = effective(model, parameters, found)
     kept = {path for path, one in found.computed.items() if one.reduced}
+    spots = spots_of(found)
     for rule in plan.rules:
         if rule.targets:
-            yield rule_finding(rule, parameters if rule.bare else weights, kept)
+            yield rule_finding(rule, parameters if rule.bare else weights, kept, spots)
     if unseen := uncounted(found, plan):
         yield _unseen(unseen)
     yield from _empty(found, parameters)

@@ -56,6 +56,8 @@ def _scalar(text: str) -> Any:
 class Target:
     """One weight and its initialiser, ``"he(gain=sqrt(2)/sqrt(L))"``; ``mistakes``: others that are
     met in its place, each with the mistake that makes it. ``scope``: values of the symbols.
+    ``beside``: mistakes that are made where the skip has weights of its own, and in all such
+    branches.
     ``sized``: whether its size is held to too, or is left to what data ask for. ``raw``: where the
     law is to hold at every step, what the parameter that a module computes its weight from begins
     with."""
@@ -66,6 +68,7 @@ class Target:
     mistakes: tuple[tuple[str, str], ...] = ()
     sized: bool = True
     raw: str = ""
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,13 @@ drawn number by number, an orthogonal weight or a constant, |rms / expected - 1|
 weight that is to be zero must be exactly zero, one that is to be orthogonal must have equal
 singular values.
 
+What chance hides in one weight shows in all of one place: the weights in the same place of all
+blocks, then those of all branches of one kind, as of cross-attention, are held as one sample, with
+four standard errors and 0.02; then the whole group, with five.
+
 A wrong count of the depth explains nearly all weights of a group, or all in one place of every
-block: one weight among many has no depth of its own.
+block: one weight among many has no depth of its own. One that counts the shortcut explains those
+of all branches beside a shortcut with weights.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -28,6 +33,7 @@ from depthgauge.network.init import options_of, rms_of
 from depthgauge.recipes.finding import Finding
 from depthgauge.recipes.rounding import of_mean, rounding
 from depthgauge.recipes.rules import Rule, Target, init_of
+from depthgauge.recipes.spots import Spot, Spots
 from depthgauge.trace.graph import numberless
 
 __all__ = ["EXACT", "is_constant", "rule_finding"]
@@ -52,10 +58,10 @@ def _rms(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(wide)) / math.sqrt(max(tensor.numel(), 1))
 
 
-def _near(rms: float, expected: float, numbers: int) -> bool:
+def _near(rms: float, expected: float, numbers: int, errors: float = 5) -> bool:
     if expected == 0:
         return rms == 0
-    return abs(rms / expected - 1) <= 5 / math.sqrt(2 * numbers) + 0.02
+    return abs(rms / expected - 1) <= errors / math.sqrt(2 * numbers) + 0.02
 
 
 def is_constant(tensor: Tensor, value: float) -> bool:
@@ -66,11 +72,13 @@ def is_constant(tensor: Tensor, value: float) -> bool:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A target, what of its parameter is meant, and the root mean square of that."""
+    """A target, what of its parameter is meant, the root mean square of that, and where it
+    stands."""
 
     target: Target
     tensor: Tensor
     rms: float
+    spot: Spot
 
     @property
     def expected(self) -> float:
@@ -176,20 +184,27 @@ class _Seen:
 
 
 def rule_finding(
-    rule: Rule, parameters: Mapping[str, Tensor], kept: Collection[str] = ()
+    rule: Rule,
+    parameters: Mapping[str, Tensor],
+    kept: Collection[str] = (),
+    spots: Spots | None = None,
 ) -> Finding:
     """How many tensors of a group follow its law; of the others the mistake that explains them.
-    ``kept``: those that the model's own code brings to a law of its statistics at each pass."""
+    ``kept``: those that the model's own code brings to a law of its statistics at each pass.
+    ``spots``: where weights of branches stand."""
     seen = []
     for target in rule.targets:
-        tensor = target.weight.part(parameters[target.weight.path])
-        seen.append(_Seen(target, tensor, _rms(tensor)))
+        weight = target.weight
+        tensor = weight.part(parameters[weight.path])
+        spot = (spots or {}).get((weight.path, weight.rows), Spot(None))
+        seen.append(_Seen(target, tensor, _rms(tensor), spot))
     if broken := [s for s in seen if not math.isfinite(s.rms)]:
         path = broken[0].target.weight.path
         said = f"{len(broken)} of {len(seen)} {rule.group}: not finite ('{path}')"
         return Finding(rule.group, len(seen) - len(broken), len(seen), said)
     wrong = [s for s in seen if not s.follows(s.target.init)]
     sized = [s for s in seen if s.target.sized]
+    wrong = _with_off_pools(wrong, seen)
     if not wrong and not _together(sized, [s.expected for s in sized]):
         wrong = sized  # each within its own error, and yet all of them off
     bent = [(s, why) for s in seen if s not in wrong and (why := s.shaped)]
@@ -277,19 +292,38 @@ def _scaled(wrong: Sequence[_Seen]) -> str:
 
 def _share(wrong: Sequence[_Seen], seen: Sequence[_Seen]) -> bool:
     """Whether the weights that are wrong are most of a group, or all that stand in their place in
-    every block."""
+    every block, or most of those in their place in every branch of their kind."""
     if len(wrong) >= _MOST * len(seen):
         return True
-    places = {s.place for s in wrong}
-    return 1 < len(wrong) == sum(s.place in places for s in seen)
+    places, spots = {s.place for s in wrong}, {s.spot.place for s in wrong}
+    listed = [s for s in seen if s.place in places]
+    alike = [s for s in seen if s.spot.place in spots]
+    inside = all(s.spot.branch is not None for s in wrong)
+    return 1 < len(wrong) == len(listed) or (inside and _most(wrong, alike))
+
+
+def _most(wrong: Sequence[_Seen], alike: Sequence[_Seen]) -> bool:
+    return len(wrong) > 1 and len(wrong) >= _MOST * len(alike)
 
 
 def _mistake(wrong: Sequence[_Seen], seen: Sequence[_Seen]) -> str:
     """The words of the mistake that makes every one of these tensors what it is; of several the
     one that comes closest, the first of equals, and a second that chance does not tell from it: one
     that comes as close but for two standard errors."""
-    whole = _share(wrong, seen)
-    tables = [{words: init for init, words in s.target.mistakes} for s in wrong]
+    beside = [s for s in seen if s.target.beside]
+    if len(beside) < len(seen) and all(s.target.beside for s in wrong) and _most(wrong, beside):
+        why = _explained(beside, [s.target.beside for s in beside], whole=True)
+        if why:
+            return why
+    return _explained(wrong, [s.target.mistakes for s in wrong], _share(wrong, seen))
+
+
+def _explained(
+    wrong: Sequence[_Seen], mistakes: Sequence[Sequence[tuple[str, str]]], whole: bool
+) -> str:
+    """Of the mistakes of each weight the one that explains all. ``whole``: whether one of the depth
+    may."""
+    tables = [{words: init for init, words in rows} for rows in mistakes]
     found: list[tuple[float, str]] = []
     for words in tables[0] if tables else ():
         if not all(words in table for table in tables):
@@ -307,10 +341,25 @@ def _mistake(wrong: Sequence[_Seen], seen: Sequence[_Seen]) -> str:
     return ", or ".join(close[:2])
 
 
-def _together(seen: Sequence[_Seen], expected: Sequence[float]) -> bool:
+def _with_off_pools(wrong: Sequence[_Seen], seen: Sequence[_Seen]) -> list[_Seen]:
+    """With those that are each within their own error, and together with the others in their place
+    of all blocks, or in all branches of their kind, are not."""
+    off = {id(s) for s in wrong}
+    for level in (0, 1):
+        pools: dict[Any, list[_Seen]] = {}
+        for s in seen:
+            if s.target.sized and s.spot.branch is not None and id(s) not in off:
+                pools.setdefault(s.spot.branch if level else s.spot.place, []).append(s)
+        for pool in pools.values():
+            if len(pool) > 1 and not _together(pool, [s.expected for s in pool], errors=4):
+                off |= {id(s) for s in pool}
+    return [s for s in seen if id(s) in off]
+
+
+def _together(seen: Sequence[_Seen], expected: Sequence[float], errors: float = 5) -> bool:
     """Whether the weights, as one sample of all their numbers, are of the size expected."""
     ratio, numbers = _pooled(seen, expected)
-    return not numbers or _near(ratio, 1.0, numbers)
+    return not numbers or _near(ratio, 1.0, numbers, errors)
 
 
 def _pooled(seen: Sequence[_Seen], expected: Sequence[float]) -> tuple[float, int]:
