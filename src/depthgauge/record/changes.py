@@ -78,7 +78,8 @@ def subject_changes(before: Subject, after: Subject, within: bool = True) -> lis
         found += _plain(name, getattr(before, name), getattr(after, name))
     for name in ("seeds", "depths"):
         old, new = getattr(before, name), getattr(after, name)
-        if not (within and set(new) <= set(old)):
+        own = {after.depth} if name == "depths" else set()  # of which the depth itself tells
+        if not (within and set(new) - own <= set(old)):
             found += _plain(name, old, new)
     for name in (name for name in ("init", "scalars", "arguments") if name not in told):
         found += _table(name, getattr(before, name), getattr(after, name))

@@ -55,7 +55,7 @@ def subject_of(
     """The subject of a specification: its equation under its seeds, weights and batch drawn.
 
     ``target`` is what the user called it (the equation, without one), ``depths`` those of a sweep;
-    without them those that the specification itself asks for beside its own depth.
+    without them those that the specification itself asks for, and its own depth with them.
     """
     from depthgauge.arguments import seeds_of
     from depthgauge.study.specification import Specification
@@ -66,7 +66,7 @@ def subject_of(
     seeds, _ = seeds_of(specification.seed)
     if depths is None:
         asked = specification.commission.get("depths") or ()
-        depths = sorted({depth for depth in asked if depth != network.depth})
+        depths = sorted({*asked, network.depth}) if asked else ()
     block = network.block
     drawn = {seed: _drawn(network, seed, batch, specification.dtype) for seed in seeds}
     return Subject(
