@@ -26,6 +26,7 @@ from depthgauge.record.blocks import as_drawn
 from depthgauge.record.document import equation_hash, hashed
 from depthgauge.record.modules import layers_of
 from depthgauge.record.parts import Source, Subject
+from depthgauge.record.same import inits_in
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +112,13 @@ def equation_subject(stored: Subject, equation: str) -> Subject:
             raise
         block = parse(equation, used)
     text = to_text(block)
-    return stored.model_copy(update={"equation": text, "equation_hash": equation_hash(text)})
+    init = dict(stored.init)
+    if stored.kind == "equation":  # what an equation says of its layers goes with it
+        own = inits_in(parse(stored.equation))
+        init = {n: i for n, i in init.items() if n not in own} | inits_in(block)
+    return stored.model_copy(
+        update={"equation": text, "equation_hash": equation_hash(text), "init": init}
+    )
 
 
 def builder_subject(
