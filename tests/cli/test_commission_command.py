@@ -59,8 +59,9 @@ def test_a_record_of_another_specification_is_not_replaced(command: Command, pla
     refused = command("commission", "spec.toml", "-o", "out", "--quiet")
     assert (refused.status, refused.out) == (2, "")
     assert refused.err == (
-        "depthgauge: out holds the record of another specification (equation changed: 'relu' -> "
-        "'gelu'); give another directory, or --overwrite to replace it\n"
+        "depthgauge: out holds the record of another specification (equation changed: 'h = h + "
+        "1/sqrt(L) * W2(relu(W1(rmsnorm(h))))' -> 'h = h + 1/sqrt(L) * W2(gelu(W1(rmsnorm(h))))'); "
+        "give another directory, or --overwrite to replace it\n"
     )
     assert read("out").record.fingerprint == first.fingerprint
     assert command("commission", "spec.toml", "-o", "out", "--quiet", "--overwrite").status == 1

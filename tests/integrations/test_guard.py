@@ -111,9 +111,9 @@ def test_what_a_module_is_comes_before_its_weights(
 @pytest.mark.parametrize(
     ("equation", "words"),
     [
-        ("h + W2(relu(W1(rmsnorm(h))))/sqrt(L)", "equation changed: 'gelu' -> 'relu'"),
-        ("h + W2(gelu(W1(rmsnorm(h))))/L", "equation changed: '0.408"),
-        ("h + W2(gelu(W1(h)))/sqrt(L)", "equation changed: 'rmsnorm(' -> nothing"),
+        ("h + W2(relu(W1(rmsnorm(h))))/sqrt(L)", "gelu(W.* -> '.*relu(W"),
+        ("h + W2(gelu(W1(rmsnorm(h))))/L", "0.408.* -> '.*0.1666"),
+        ("h + W2(gelu(W1(h)))/sqrt(L)", "(rmsnorm(h)).* -> '.*gelu(W1?(h))"),
     ],
 )
 def test_the_weights_of_a_seed_in_another_equation(
@@ -123,7 +123,9 @@ def test_the_weights_of_a_seed_in_another_equation(
     record, file = made
     network = replace(dg.read_specification(file).network, equation=equation)
     (said,) = objections_to(record, network.module(0))
-    assert said.startswith(f"stale: {words}")
+    pattern = words.replace("(", r"\(").replace(")", r"\)").replace("0.", r"0\.")
+    assert re.fullmatch(f"stale: equation changed: '.*{pattern}.*'", said)
+    assert "  " not in said  # statements in one line
 
 
 def recorded(record: Path, specification: dg.Specification) -> Path:
@@ -359,7 +361,7 @@ def test_blocks_that_are_called_otherwise_are_recognised(
         assert objections_to(record, other, batch=batch) == [WEIGHTS]
         relu = Model(how + stem, act=nn.ReLU).as_in(network.module(1))
         (said,) = objections_to(record, relu, batch=batch)
-        assert said.startswith("stale: equation changed: 'gelu' -> 'relu'")
+        assert re.match(r"stale: equation changed: '.*gelu\(.*' -> '.*relu\(.*'", said)
         leaky = Model(how + stem, act=lambda: nn.GELU("tanh")).as_in(network.module(1))
         (said,) = objections_to(record, leaky, batch=batch)
         assert re.search(r"output differs from .* by 0\.0[0-9]+ per cent|equation changed", said)
@@ -386,7 +388,7 @@ def test_a_scale_may_be_rounded_otherwise(made: tuple[Path, Path]) -> None:
     for by in (math.nextafter(6**0.5, 3.0), 1 / 6**-0.5, torch.tensor(6.0).sqrt()):
         dg.require(record, scaled(by))
     (said,) = objections_to(record, scaled(6**0.5 * (1 + 1e-5)))
-    assert said.startswith("stale: equation changed: '0.4082")
+    assert re.match(r"stale: equation changed: '.*0\.4082.*' -> '.*0\.4082.*'", said)
     (said,) = objections_to(record, scaled(-(6**0.5)))
     assert said.startswith("stale: equation changed")
 
@@ -436,7 +438,7 @@ def test_a_module_that_code_builds(tmp_path: Path) -> None:
     module, batch = seeded(act=nn.GELU)  # the same weights, another function
     assert objections(module) == []
     (said,) = objections(module, batch=batch)
-    assert said.startswith("stale: equation changed: 'tanh' -> 'gelu'")
+    assert re.match(r"stale: equation changed: '.*tanh\(.*' -> '.*gelu\(.*'", said)
 
 
 class Attending(nn.Module):

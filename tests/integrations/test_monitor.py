@@ -12,13 +12,14 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import depthgauge as dg
-from depthgauge.errors import SpecificationError
+from depthgauge.errors import SpecificationError, TargetError
 from depthgauge.integrations.monitor import Monitor, numbers_of
 from depthgauge.integrations.sinks import sink_of
 
@@ -120,6 +121,18 @@ def test_bad_input_is_one_sentence(options, words):
     with pytest.raises(SpecificationError, match=words) as caught:
         Monitor(model(), torch.randn(4, 8), **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("step", ["x", 1.5, None])
+def test_a_step_is_a_whole_number_of_any_kind(step):
+    monitor = Monitor(model(), torch.randn(4, 8), every=10)
+    for call in (monitor, monitor.look):
+        with pytest.raises(TargetError, match=r"^a step is .*, expected a whole number") as caught:
+            call(step)
+        assert "\n" not in str(caught.value)
+    for whole in (10, np.int64(20), torch.tensor(30)):
+        assert monitor(whole) is not None
+    assert [*monitor.looks] == [10, 20, 30]
 
 
 # ----------------------------------------------------------------------------------- where it goes

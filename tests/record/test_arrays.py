@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import zipfile
@@ -46,6 +47,32 @@ def test_arrays_come_back_and_numpy_reads_them_too(arrays: dict[str, Any]) -> No
                 assert np.array_equal(read, array, equal_nan=array.dtype.kind == "f")
     assert pack(dict(reversed(arrays.items()))) == data
     assert pack(found) == data
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("early", [True, False])
+def test_an_interruption_of_any_moment_is_that_interruption(
+    call: int, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the handle of an array is closed: nothing raised on the way out covers it, nor
+    is anything left that complains when it is collected."""
+    closed, whole = 0, zipfile._ZipWriteFile.close  # type: ignore[attr-defined]
+
+    def close(handle: Any) -> None:
+        nonlocal closed
+        closed += 1
+        if not early:
+            whole(handle)
+        if closed == call:
+            raise KeyboardInterrupt
+        if early:
+            whole(handle)
+
+    monkeypatch.setattr(zipfile._ZipWriteFile, "close", close)  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        pack({"a": np.arange(3.0), "b": np.arange(4.0), "c": np.arange(5.0)})
+    assert closed >= call
+    gc.collect()
 
 
 def test_a_turned_array_is_the_same_array() -> None:

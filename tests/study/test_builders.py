@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,41 @@ def test_functions_by_size() -> None:
         ablate(sizes, ["size=8"])
     with pytest.raises(TargetError, match="a table of sizes has no function for each"):
         ablate({8: 3}, ["size=8"])
+    with pytest.raises(SpecificationError, match=r"the table has one size, 8, .* a second size"):
+        ablate({8: build})
+
+
+def picky(width: int = 8, kind: str = "relu") -> Any:
+    found = {"relu": torch.relu}[kind]
+    if width > 32:
+        raise TypeError(f"width {width}")
+    return nn.Sequential(nn.Linear(width, 8), nn.Linear(8, 8)), found(torch.randn(4, width))
+
+
+def test_a_change_that_the_builder_refuses_is_a_finding_of_its_row() -> None:
+    """In a function in hand as in a file: one row without a profile, the others with theirs."""
+    found = ablate(picky, ["kind=bent", "width=16", "width=64"], seed=0)
+    first, kept, last = found.rows
+    at = r"at .*test_builders\.py:\d+"
+    assert re.fullmatch(rf"'picky' raised KeyError {at}: 'bent'", first.refused)
+    assert re.fullmatch(rf"'picky' raised TypeError {at}: width 64", last.refused)
+    assert kept.profile is not None
+    with pytest.raises(TargetError, match="'picky' raised KeyError") as caught:
+        ablate(picky, ["width=16"], arguments={"kind": "bent"}, seed=0)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_error_of_ours_and_an_interruption_pass_through_a_builder() -> None:
+    def measured(width: int = 8) -> Any:
+        raise SpecificationError("our own words")
+
+    def interrupted(width: int = 8) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SpecificationError, match=r"^our own words$"):
+        ablate(measured, ["width=16"], seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        ablate(interrupted, ["width=16"], seed=0)
 
 
 def test_a_file(tmp_path: Path) -> None:

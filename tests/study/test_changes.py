@@ -136,7 +136,7 @@ def test_another_equation_keeps_what_stands_beside_the_first() -> None:
         (BASE, "dtype=float8", r"dtype is 'float8', expected one of"),
         (BASE, "seed=3", r"a change names the seeds, which are held"),
         (BASE, "init=hee", r"'hee'"),
-        (BASE, "init.W3=he", r"init\.W3 names no weight: the block has W1, W, W2"),
+        (BASE, "init.W3=he", r"init\.W3 names no weight: the block has W1, W2$"),
         (BASE, "lr=0.1", r"a change names 'lr', expected one of activation, norm"),
         (BASE, "scale/0", r"1/0 is not a real number"),
         (BASE, "scale*x", r"unknown name 'x'"),

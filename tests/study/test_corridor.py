@@ -173,6 +173,29 @@ def test_a_negative_cosine_is_outside_a_minimum_of_zero() -> None:
     assert above.state == "pass"
 
 
+@pytest.mark.parametrize(
+    ("bound", "value", "state", "margin"),
+    [
+        ({"min": -0.5}, -0.25, "pass", math.log10(2)),
+        ({"min": -0.5}, -0.45, "warn", math.log10(0.5 / 0.45)),
+        ({"min": -0.5}, -1.0, "fail", -math.log10(2)),
+        ({"min": -0.5}, 0.3, "pass", math.inf),
+        ({"min": -0.5}, -0.0, "pass", math.inf),
+        ({"max": -0.2}, -0.8, "pass", math.log10(4)),
+        ({"max": -0.2}, -0.1, "fail", -math.log10(2)),
+        ({"max": -0.2}, 0.0, "fail", -math.inf),
+        ({"min": -0.8, "max": -0.2}, -0.4, "pass", math.log10(2)),
+    ],
+)
+def test_below_zero_the_decades_of_a_cosine_are_those_of_its_size(
+    bound: dict[str, float], value: float, state: str, margin: float
+) -> None:
+    made = profile((1.0,) * 2, extra={"correlation": [value, value]})
+    found = one(Corridor.of(correlation=bound).judge(made))
+    assert found.state == state
+    assert found.margin == pytest.approx(margin, abs=1e-12)
+
+
 def test_a_river_that_is_zero_everywhere_has_no_small_drift() -> None:
     judgement = one(Corridor.of(gradient_drift={"max": 3}).judge(profile((1.0,) * 2, (0.0,) * 2)))
     assert judgement.state == "fail"
@@ -342,7 +365,6 @@ def test_a_profile_carries_its_verdict() -> None:
         ({"forward_drift": {"warn": 1.0}}, "forward_drift: a bound has neither min nor max"),
         ({"forward_drift": {"min": 3, "max": 2}}, "min 3 is larger than max 2"),
         ({"forward_drift": {"max": 0}}, "max of forward_drift is 0; give a positive number"),
-        ({"correlation": {"max": -0.5}}, "max of correlation is -0.5; give a cosine, 0 or more"),
         ({"gradient_ratio": {"min": -1}}, "min of gradient_ratio is -1; give a positive number"),
         ({"dead_fraction": {"max": -0.1}}, "max of dead_fraction is -0.1; give a share, 0 or more"),
         ({"forward_drift": {"max": math.nan}}, "max of a bound is nan; give a finite number"),
@@ -369,6 +391,9 @@ def test_declarations_that_cannot_be_meant(declared: dict[str, Any], message: st
         ("nonfinite_fraction min 0", "the bound of nonfinite_fraction is min 0, which every value"),
         ("dead_fraction max 1 warn 0", "the bound of dead_fraction is max 1, which every value"),
         ("correlation min 2", "min of correlation is 2, which no value can meet; from -1 to 1"),
+        ("correlation min -2", "min of correlation is -2, which every value meets; from -1 to 1"),
+        ("correlation max -1.5", "max of correlation is -1.5, which no value can meet; from -1"),
+        ("correlation min -1 warn 0", "the bound of correlation is min -1, which every value"),
         ("correlation max 1.5", "max of correlation is 1.5, which every value meets; from -1 to 1"),
         ("forward_drift max 0.5", "max of forward_drift is 0.5, which no value can meet; 1 or mor"),
         ("gradient_drift min 0.5", "min of gradient_drift is 0.5, which every value meets; 1 or m"),
@@ -379,6 +404,10 @@ def test_declarations_that_cannot_be_meant(declared: dict[str, Any], message: st
         ("dead_fraction min 0 max 0.5", ""),
         ("correlation min 0", ""),
         ("correlation max 1", ""),
+        ("correlation min -0.5", ""),
+        ("correlation min -1", ""),
+        ("correlation max -1", ""),
+        ("correlation min -0.9 max -0.1", ""),
         ("forward_drift min 1", ""),
         ("forward_drift max 1", ""),
         ("gradient_ratio min 3 max 1e9", ""),

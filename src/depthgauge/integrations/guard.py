@@ -77,7 +77,7 @@ def objections(
     if specification is not None and found.record is not None and found.state != "broken":
         found = _verified(record, found.record, specification)
     for reason in found.reasons:
-        yield f"{found.state}: {' '.join(reason.lines)}"
+        yield f"{found.state}: {reason}"
     if found.record is None:
         return
     known = {gate.name for gate in found.record.gates}
@@ -88,7 +88,7 @@ def objections(
     if isinstance(target, nn.Module):
         kept = None if found.state in ("broken", "newer") else read(record)
         for change in module_changes(found.record.subject, target, batch, kept):
-            yield f"stale: {' '.join(change.lines)}"
+            yield f"stale: {change}"
     for gate in found.record.gates:
         if gate.state == "fail":
             yield f"the gate '{gate.name}' fails: {gate.reason}"

@@ -15,14 +15,16 @@ because the weights did.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex
 
 from depthgauge.errors import (
     DepthgaugeError,
     ModelError,
     SpecificationError,
+    TargetError,
     expect,
     expect_callable,
 )
@@ -123,25 +125,26 @@ class Monitor:
             f"{failed} failed>"
         )
 
-    def __call__(self, step: int) -> Look | None:
+    def __call__(self, step: SupportsIndex) -> Look | None:
         """Look if the step is a multiple of ``every``; what was seen, or None."""
-        return self.look(step) if step % self.every == 0 else None
+        return self.look(step) if _whole(step) % self.every == 0 else None
 
-    def look(self, step: int) -> Look | None:
+    def look(self, step: SupportsIndex) -> Look | None:
         """Look now, whatever the step; None where the model could not be measured."""
+        at = _whole(step)
         try:
             profile = measure(
                 self.model, self.batch, self.loss, seed=self.seed, instruments=self.instruments
             )
         except ModelError as error:
-            self._failed(step, error)
+            self._failed(at, error)
             return None
         verdict = None
         if self.corridor is not None:
             verdict = self.corridor.at(profile.depth, profile.dtype).judge(profile)
-        found = Look(step, profile, numbers_of(profile, verdict), verdict)
-        self.looks[step] = found.numbers
-        self._log({self.prefix + name: x for name, x in found.numbers.items()}, step)
+        found = Look(at, profile, numbers_of(profile, verdict), verdict)
+        self.looks[at] = found.numbers
+        self._log({self.prefix + name: x for name, x in found.numbers.items()}, at)
         if verdict is not None and verdict.state == "fail" and self.on_breach is not None:
             self.on_breach(found)
         return found
@@ -152,6 +155,15 @@ class Monitor:
         if not self.failures:
             warnings.warn(f"depthgauge could not look at step {step}: {error}", stacklevel=4)
         self.failures[step] = str(error)
+
+
+def _whole(step: SupportsIndex) -> int:
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TargetError(
+            f"a step is {step!r}, expected a whole number, such as the count of the training loop"
+        ) from None
 
 
 def numbers_of(profile: Profile, verdict: Verdict | None = None) -> dict[str, float]:

@@ -36,7 +36,8 @@ def pack(arrays: Arrays) -> bytes:
     Raises RecordError for an array that is not of numbers.
     """
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+    archive = zipfile.ZipFile(out, "w", zipfile.ZIP_STORED)
+    try:
         for name in sorted(arrays):
             array = np.asarray(arrays[name])
             if why := _no_numbers(array.dtype):
@@ -51,6 +52,11 @@ def pack(arrays: Arrays) -> bytes:
             info.create_system = 3  # not the machine's
             info.external_attr = 0o644 << 16
             archive.writestr(info, held.getvalue())
+        archive.close()
+    except BaseException:
+        # Half an archive has no end to write, and closing it would raise over what stopped it.
+        archive.fp = None
+        raise
     return out.getvalue()
 
 

@@ -40,10 +40,13 @@ class Change:
 
     @property
     def lines(self) -> list[str]:
-        """The sentence, and under that of an equation both of them."""
-        if self.what != "equation":
+        """The sentence; of an equation the statements that are others, each in a line."""
+        if self.what != "equation" or not isinstance(self.after, str):
             return [self.sentence]
-        return [self.sentence, f"  - {self.before or 'none'}", f"  + {self.after or 'none'}"]
+        lines = ["equation changed"]
+        for old, new in _apart(self.before or "none", self.after or "none"):
+            lines += [*(f"  - {each}" for each in old), *(f"  + {each}" for each in new)]
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -78,7 +81,8 @@ def subject_changes(before: Subject, after: Subject, within: bool = True) -> lis
         found += _plain(name, getattr(before, name), getattr(after, name))
     for name in ("seeds", "depths"):
         old, new = getattr(before, name), getattr(after, name)
-        if not (within and set(new) <= set(old)):
+        own = {after.depth} if name == "depths" else set()  # of which the depth itself tells
+        if not (within and set(new) - own <= set(old)):
             found += _plain(name, old, new)
     for name in (name for name in ("init", "scalars", "arguments") if name not in told):
         found += _table(name, getattr(before, name), getattr(after, name))
@@ -134,18 +138,26 @@ def _heads(found: list[Change]) -> set[str]:
 
 
 def equation_change(before: str, after: str) -> Change:
-    """The words that are others, up to three of them; both texts stand beside."""
-    spans = []
-    if before and after:
-        old, new = _words(before), _words(after)
-        left, right = ([word.group() for word in found] for found in (old, new))
-        spans = [
-            f"{_span(before, old[i:j])} -> {_span(after, new[k:l])}"
-            for tag, i, j, k, l in difflib.SequenceMatcher(None, left, right, False).get_opcodes()
-            if tag != "equal"
-        ]
-    said = f": {'; '.join(spans)}" if 0 < len(spans) <= 3 else f" in {len(spans)} places"
-    return Change("equation", before, after, f"equation changed{said if spans else ''}")
+    """The statements that are others, in full; both texts stand beside."""
+    apart = [f"{_quoted(old)} -> {_quoted(new)}" for old, new in _apart(before, after)]
+    said = f": {some(apart)}" if apart else ""
+    return Change("equation", before, after, f"equation changed{said}")
+
+
+def _apart(before: str, after: str) -> list[tuple[list[str], list[str]]]:
+    """Runs of statements that stand in one of two equations only, beside each other."""
+    old, new = _statements(before), _statements(after)
+    codes = difflib.SequenceMatcher(None, old, new, False).get_opcodes()
+    return [(old[i:j], new[k:l]) for tag, i, j, k, l in codes if tag != "equal"]
+
+
+def _statements(equation: str) -> list[str]:
+    """Those of a block, and of a folded text how often a block stands there and where it ends."""
+    return [part for part in re.split(r"\s*[;\n]\s*|(?<=\[)\s+|\s+(?=\])", equation) if part]
+
+
+def _quoted(statements: Sequence[str]) -> str:
+    return f"'{'; '.join(statements)}'" if statements else "nothing"
 
 
 #: What a number of an equation may be off by: float32 carries no more.
@@ -162,14 +174,6 @@ def equations_agree(a: str, b: str) -> bool:
         math.isclose(float(x), float(y), rel_tol=_NUMBERS)
         for x, y in zip(left[1::2], right[1::2], strict=True)
     )
-
-
-def _words(equation: str) -> list[re.Match[str]]:
-    return list(re.finditer(r"\w+\.\w+|\w+|\*\*|\S", equation))
-
-
-def _span(text: str, words: list[re.Match[str]]) -> str:
-    return f"'{text[words[0].start() : words[-1].end()]}'" if words else "nothing"
 
 
 def _plain(name: str, before: object, after: object) -> list[Change]:

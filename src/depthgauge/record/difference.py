@@ -29,6 +29,7 @@ from depthgauge.record.changes import Change, between, corridor_changes, subject
 from depthgauge.record.document import Record
 from depthgauge.record.folder import Stored
 from depthgauge.record.parts import Curve, Gate, Judgement
+from depthgauge.record.same import as_written
 from depthgauge.sites import QUANTITIES
 
 __all__ = [
@@ -242,7 +243,9 @@ def difference(left: Stored, right: Stored) -> RecordDifference:
     iterated = _ITERATED_DIGITS if narrow else _DIGITS
     by_curvature = narrow and all(_weakest_is_iterated(each) for each in (a, b))
     return RecordDifference(
-        subject=tuple(subject_changes(a.subject, b.subject, within=False)),
+        subject=tuple(
+            subject_changes(a.subject, as_written(a.subject, b.subject)[0], within=False)
+        ),
         corridor=tuple(corridor_changes(a.corridor, b.corridor)),
         verdict=tuple(
             _beyond_rounding(

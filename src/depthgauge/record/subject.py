@@ -26,6 +26,7 @@ from depthgauge.record.blocks import as_drawn
 from depthgauge.record.document import equation_hash, hashed
 from depthgauge.record.modules import layers_of
 from depthgauge.record.parts import Source, Subject
+from depthgauge.record.same import inits_in
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +56,7 @@ def subject_of(
     """The subject of a specification: its equation under its seeds, weights and batch drawn.
 
     ``target`` is what the user called it (the equation, without one), ``depths`` those of a sweep;
-    without them those that the specification itself asks for beside its own depth.
+    without them those that the specification itself asks for, and its own depth with them.
     """
     from depthgauge.arguments import seeds_of
     from depthgauge.study.specification import Specification
@@ -66,7 +67,7 @@ def subject_of(
     seeds, _ = seeds_of(specification.seed)
     if depths is None:
         asked = specification.commission.get("depths") or ()
-        depths = sorted({depth for depth in asked if depth != network.depth})
+        depths = sorted({*asked, network.depth}) if asked else ()
     block = network.block
     drawn = {seed: _drawn(network, seed, batch, specification.dtype) for seed in seeds}
     return Subject(
@@ -111,7 +112,13 @@ def equation_subject(stored: Subject, equation: str) -> Subject:
             raise
         block = parse(equation, used)
     text = to_text(block)
-    return stored.model_copy(update={"equation": text, "equation_hash": equation_hash(text)})
+    init = dict(stored.init)
+    if stored.kind == "equation":  # what an equation says of its layers goes with it
+        own = inits_in(parse(stored.equation))
+        init = {n: i for n, i in init.items() if n not in own} | inits_in(block)
+    return stored.model_copy(
+        update={"equation": text, "equation_hash": equation_hash(text), "init": init}
+    )
 
 
 def builder_subject(

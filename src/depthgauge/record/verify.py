@@ -27,6 +27,7 @@ from depthgauge.record.document import Record
 from depthgauge.record.folder import Place, examined
 from depthgauge.record.parts import CorridorPart, Subject
 from depthgauge.record.provenance import torch_version
+from depthgauge.record.same import as_written
 
 __all__ = ["Condition", "Verification", "verify"]
 
@@ -36,13 +37,14 @@ Condition: TypeAlias = Literal["valid", "stale", "broken", "newer"]
 @dataclass(frozen=True)
 class Verification:
     """What ``verify`` found. ``record`` is None when its document could not be read; ``compared``
-    says whether there was a subject of today."""
+    says whether there was a subject of today; ``notes``: what is another in words alone."""
 
     directory: str
     state: Condition
     reasons: tuple[Fault | Change, ...]
     record: Record | None
     compared: bool
+    notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.state == "valid"
@@ -52,6 +54,7 @@ class Verification:
 
     def __str__(self) -> str:
         lines = [line for reason in self.reasons for line in reason.lines]
+        lines += self.notes
         return "\n".join([f"{self.directory}: {self.state}", *(f"  {line}" for line in lines)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,6 +64,7 @@ class Verification:
             "state": self.state,
             "reasons": [reason.to_dict() for reason in self.reasons],
             "compared_with_target": self.compared,
+            "notes": list(self.notes),
         }
         if self.record is None:
             reason = "the record could not be read"
@@ -95,8 +99,10 @@ def verify(
     if faults or record is None:
         newer = any(fault.check == NEWER for fault in faults)
         return Verification(name, "newer" if newer else "broken", tuple(faults), record, False)
-    changes = list[Change]()
+    changes, notes = list[Change](), list[str]()
     if subject is not None:
+        subject, note = as_written(record.subject, subject)
+        notes += filter(None, [note])
         changes += subject_changes(filled(record.subject, defaults), filled(subject, defaults))
     if isinstance(corridor, CorridorPart):
         moved = corridor_changes(record.corridor, corridor)
@@ -110,7 +116,8 @@ def verify(
         words += f"is by the {_bounds(len(record.corridor.bounds))} that the record holds"
         changes.append(Change("corridor", record.corridor.name, None, words))
     changes += _torch(record)
-    return _judged(name, changes, record, subject is not None)
+    state: Condition = "stale" if changes else "valid"
+    return Verification(name, state, tuple(changes), record, subject is not None, tuple(notes))
 
 
 def _bounds(count: int) -> str:
@@ -122,7 +129,3 @@ def _torch(record: Record) -> Sequence[Change]:
     if before == after:
         return ()
     return (Change("torch", before, after, f"torch version {before} -> {after}"),)
-
-
-def _judged(name: str, changes: Sequence[Change], record: Record, compared: bool) -> Verification:
-    return Verification(name, "stale" if changes else "valid", tuple(changes), record, compared)

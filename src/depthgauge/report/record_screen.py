@@ -40,6 +40,8 @@ def print_verification(found: Verification, console: Console) -> None:
         )
     for reason in found.reasons:
         _said(reason, console)
+    for note in found.notes:
+        paragraph(console, note)
     plain(console, verification_line(found), _STYLES[found.state])
 
 

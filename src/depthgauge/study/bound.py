@@ -4,7 +4,8 @@ A margin is the distance to the nearest bound in decades, positive inside and ne
 
     margin = min(log10(max / value), log10(value / min))
 
-and of a summary in bits, which is a logarithm already, min(max - value, value - min) * log10(2).
+of a cosine and a bound that are both below 0 those of their sizes, and of a summary in bits, which
+is a logarithm already, min(max - value, value - min) * log10(2).
 """
 
 from __future__ import annotations
@@ -84,8 +85,11 @@ def _decades(large: float, small: float) -> float:
     """log10(large / small): its sign is that of large - small, also near 1 and far from it.
 
     +inf when ``small`` is 0 or less and ``large`` is no less (even under ``large = 0``: 0 is inside
-    both ``max = 0`` and ``min = 0``), else -inf when ``large`` is 0 or less.
+    both ``max = 0`` and ``min = 0``), else -inf when ``large`` is 0 or less. Of two below 0 the
+    sizes count, and the smaller number has the larger one.
     """
+    if small < 0 and large < 0:
+        large, small = -small, -large
     if small <= 0:
         return math.inf if large >= small else -math.inf
     if large <= 0:
@@ -125,10 +129,11 @@ def wrong_for(name: str, bound: Bound) -> str:
     """``""`` or what this summary cannot be bounded by."""
     if SUMMARIES[name].scale == "bits":
         return ""
-    log = SUMMARIES[name].scale == "log"
+    log, unit = SUMMARIES[name].scale == "log", SUMMARIES[name].unit
+    signed = unit == "cosine"
     for side, value in (("min", bound.min), ("max", bound.max)):
-        if value is not None and (value < 0 or (log and value == 0)):
-            allowed = "a positive number" if log else f"a {SUMMARIES[name].unit}, 0 or more"
+        if value is not None and ((value < 0 and not signed) or (log and value == 0)):
+            allowed = "a positive number" if log else f"a {unit}, 0 or more"
             return f"{side} of {name} is {value:g}; give {allowed}"
     return _pointless(name, bound)
 
@@ -162,7 +167,8 @@ def _pointless(name: str, bound: Bound) -> str:
         if none or every:
             met = "no value can meet" if none else "every value meets"
             return f"{side} of {name} is {value:g}, which {met}; it is {what}"
-    warns = bound.warn > 0 and (least > 0 or math.isfinite(most))  # a margin to 0 is infinite
+    near = least != 0 and math.isfinite(least)  # a margin to 0 is infinite
+    warns = bound.warn > 0 and (near or math.isfinite(most))
     if least <= low and most >= high and not warns:
         return f"the bound of {name} is {bound}, which every value meets; it is {what}"
     return ""

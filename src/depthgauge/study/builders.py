@@ -152,7 +152,13 @@ class BuilderCase:
 
     def usual(self) -> list[Change]:
         if isinstance(self.target, Mapping):
-            others = [size for size in self.target if size != self.arguments["size"]]
+            own = self.arguments["size"]
+            others = [size for size in self.target if size != own]
+            if not others:
+                raise SpecificationError(
+                    f"the table has one size, {own}, and nothing that it could be held against; "
+                    f"give a second size with its function"
+                )
             return [Change("size", str(size)) for size in others]
         named = ", ".join(self._values) or "none with a default"
         raise SpecificationError(

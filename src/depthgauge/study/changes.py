@@ -263,7 +263,7 @@ def _initialised(network: Network, name: str, value: str) -> Network:
             f"{x.name}.bias" for x in layers if x.bias and name in {f"{a}.bias" for a in x.aliases}
         ]
         if not wanted + bias:
-            names = list(dict.fromkeys(alias for layer in layers for alias in layer.aliases))
+            names = list(dict.fromkeys(layer.name for layer in layers))
             raise NetworkError(
                 f"init.{name} names no weight: the block has {', '.join(names)}"
                 f"{nearest(name, names)}"

@@ -225,8 +225,10 @@ def callables_of(owner: object, most: int = 8) -> str:
     return f"its {verb} {', '.join(names[:most])}{more}"
 
 
-def raised(what: str, error: BaseException, files: set[str]) -> DepthgaugeError:
-    """The sentence for an exception of the user's code."""
+def raised(
+    what: str, error: BaseException, files: set[str], todo: str = "--debug shows the traceback"
+) -> DepthgaugeError:
+    """The sentence for an exception of the user's code; ``todo``: what to do about it."""
     place = _place(error, files)
     at = f" at {place}" if place else ""
     if isinstance(error, SyntaxError) and error.filename and os.path.isfile(error.filename):
@@ -240,10 +242,10 @@ def raised(what: str, error: BaseException, files: set[str]) -> DepthgaugeError:
         )
     message = " ".join(str(error).split())
     said = f": {short(message)}" if message else ""
-    todo = "--debug shows the traceback"
     if isinstance(error, ImportError) and "no known parent package" in message:
         todo = "give a file of a package as package.module:callable"
-    return TargetError(f"{what} raised {type(error).__name__}{at}{said}; {todo}")
+    done = f"; {todo}" if todo else ""
+    return TargetError(f"{what} raised {type(error).__name__}{at}{said}{done}")
 
 
 def _place(error: BaseException, files: set[str]) -> str:
@@ -255,7 +257,7 @@ def _place(error: BaseException, files: set[str]) -> str:
     return f"{_shown(theirs[-1][0])}:{theirs[-1][1]}" if theirs else ""
 
 
-def files_of(module: ModuleType, value: object = None) -> set[str]:
+def files_of(module: ModuleType | None, value: object = None) -> set[str]:
     """The files that are the user's: of the module, and of a callable that it imported."""
     files = {getattr(module, "__file__", None) or ""}
     with suppress(TypeError, ValueError, OSError):  # no function and no class

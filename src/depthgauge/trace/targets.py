@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from depthgauge.errors import SpecificationError, TargetError, nearest
+from depthgauge.errors import DepthgaugeError, SpecificationError, TargetError, nearest
 from depthgauge.trace.lookup import (
     FILE,
     callables_of,
@@ -120,10 +120,17 @@ def load(text: str, arguments: Mapping[str, object] = {}) -> Target:
 
 
 def called(builder: Callable[..., Any], arguments: Mapping[str, object], name: str) -> Target:
-    """The module that a function in hand makes, under the same rules; what it raises passes."""
+    """The module that a function in hand makes, under the same rules; an error of ours passes."""
     if why := _misfit(builder, None, name, arguments):
         raise SpecificationError(f"'{name}' {why}")
-    return _target(builder(**arguments), name)
+    try:
+        result = builder(**arguments)
+    except DepthgaugeError:
+        raise
+    except (Exception, SystemExit) as error:
+        files = files_of(inspect.getmodule(builder), builder)
+        raise raised(f"'{name}'", error, files, todo="") from error
+    return _target(result, name)
 
 
 def defaults(

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from depthgauge.instruments.step import Step
+from depthgauge.record.verify import verify
 from depthgauge.report.commission_screen import commission_text
 from depthgauge.study.commission.run import Commission, commission
+from depthgauge.study.commission.subject import subject_of_plan
 
 
 class Block(nn.Module):
@@ -115,3 +117,21 @@ def test_a_default_is_said_once(tmp_path):
     assert commission_text(found).count("the learning rate was left to a default") == 1
     chosen = gate(run(build, tmp_path / "other", vary=["scale=0.5"]), "block")
     assert (chosen.state, chosen.reason) == ("pass", "")
+
+
+def test_without_depths_to_sweep_the_depth_is_the_one_that_was_found(tmp_path):
+    """Also where the ablation is told by depth: no network has depth 0."""
+    found = run(build, tmp_path / "record", arguments={"layers": 3}, vary=["scale=0.5"], seed=0)
+    record = found.stored.record
+    assert (record.subject.depth, record.subject.depths) == (3, (3,))
+    ablation = gate(found, "ablation")
+    assert [table.title for table in ablation.tables] == [
+        "Configurations over depth",
+        "Effects of single changes, depth 3",
+    ]
+    assert [row[:2] for row in ablation.tables[0].rows] == [("baseline", 3), ("scale=0.5", 3)]
+    curves = [record.curves[k] for k in ablation.curves]
+    assert {curve.configuration for curve in curves} == {"scale=0.5, depth 3"}
+    assert "depth 0" not in (tmp_path / "record" / "record.json").read_text()
+    assert record.provenance.plan["depths"] == []
+    assert verify(tmp_path / "record", subject_of_plan(found.plan)).state == "valid"

@@ -43,8 +43,8 @@ def ablation(plan: Plan, bench: Bench) -> Gated:
     """Which single feature the network owes its health to, or its failure."""
     if isinstance(plan.vary, tuple) and not plan.vary:
         return Gated("not_measured", "no change was named for this ablation")
-    found = bench.ablations
-    full = found[plan.depths[-1]]
+    full = bench.ablations[plan.depths[-1]]
+    found = bench.ablations if plan.axis else {full.baseline.depth: full}
     curves: list[Drawn] = []
     for at, one in found.items():
         for row in one.rows:

@@ -74,7 +74,7 @@ class Plan:
         given = self.case.input if isinstance(self.case, BuilderCase) else ()
         return {
             **({"input": list(given)} if given else {}),
-            "depths": list(self.depths),
+            "depths": list(self.depths) if self.axis else [],
             "corridor": self.corridor.name,
             "corridor_from": self.corridor.origin,
             "own": [name for name, _ in own.bounds] if own is not None else [],

@@ -26,7 +26,7 @@ def subject_of_plan(plan: Plan, target: str = "") -> Subject:
     assert isinstance(case, BuilderCase)
     code = _code(case)
     named = code if isinstance(code, str) else getattr(code, "__name__", type(code).__name__)
-    return builder_subject(
+    found = builder_subject(
         target or named,
         case.build,
         case.seeds,
@@ -34,6 +34,7 @@ def subject_of_plan(plan: Plan, target: str = "") -> Subject:
         source=source_of(code),
         depths=plan.depths,
     )
+    return found if plan.axis else found.model_copy(update={"depths": (found.depth,)})
 
 
 def defaults_of_plan(plan: Plan) -> dict[str, object]:
