@@ -306,11 +306,14 @@ def aims_of(
     return directions, labels
 
 
-def alone(examples: int, positions: bool) -> dict[str, str]:
-    """Which correlations have no second vector to be with, and why."""
+def alone(examples: int, positions: int) -> dict[str, str]:
+    """Which correlations have no second vector to be with, and why. ``positions``: of an example, 0
+    where no state has any."""
     found = {}
     if examples < 2:
         found["correlation"] = "a batch of one example has no second one"
     if not positions:
         found["token_correlation"] = "no state has positions: (examples, positions, width)"
+    elif positions < 2:
+        found["token_correlation"] = "one position an example has no second one"
     return found

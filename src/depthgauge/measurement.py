@@ -428,7 +428,8 @@ def _profile(network: Network, run: _Run, found: Mapping[str, Column], wanted: s
             columns.pop(name, None)
             not_measured[name] = "the equation has no activation"
     examples = run.batch if isinstance(run.batch, int) else len(run.batch)
-    for name, why in alone(examples, network.layout == "tokens").items():
+    positions = network.state_shape[0] if network.layout == "tokens" else 0
+    for name, why in alone(examples, positions).items():
         if columns.pop(name, None) is not None:
             not_measured[name] = why
     return Profile(

@@ -128,6 +128,39 @@ def test_a_batch_of_one_has_no_second_example() -> None:
     assert module.not_measured["correlation"] == "a batch of one example has no second one"
 
 
+class Tokens(nn.Module):
+    """Blocks on (examples, positions, width), or on (positions, examples, width)."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first, self.layers = first, nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.transpose(0, 1) if self.first else x
+        for layer in self.layers:
+            h = h + torch.tanh(layer(h))
+        return h.transpose(0, 1) if self.first else h
+
+
+@pytest.mark.parametrize("positions", [1, 2])
+@pytest.mark.parametrize("examples", [1, 3])
+def test_one_position_has_no_second_one(positions: int, examples: int) -> None:
+    x = torch.randn(examples, positions, 8)
+    equation = "h = h + attention(h, heads=2)"
+    found = [
+        measure(equation, examples, depth=2, width=8, tokens=positions, instruments="correlation"),
+        measure(equation, x, depth=2, width=8, tokens=positions, instruments="correlation"),
+        *(measure(Tokens(first), x, instruments="correlation") for first in (False, True)),
+    ]
+    for profile in found:
+        assert ("correlation" in profile) == (examples > 1)
+        assert ("token_correlation" in profile) == (positions > 1)
+        why = profile.not_measured.get("token_correlation", "")
+        assert why == ("" if positions > 1 else "one position an example has no second one")
+        assert not any("correlation_reason" in key for site in profile.to_dict()["sites"]
+                       for key in site)  # fmt: skip
+
+
 def test_a_batch_without_variance_is_collapsed_from_the_start() -> None:
     profile = measure("tanh(W(h))", torch.ones(4, 8), depth=2, width=8)
     assert profile["correlation"] == pytest.approx([1.0, 1.0, 1.0], abs=1e-6)

@@ -693,6 +693,42 @@ def test_branches_of_an_equation_are_those_of_its_module(equation: str, count: i
     json.dumps(both.to_dict(), allow_nan=False)
 
 
+class Lossy(nn.Module):
+    """Returns its loss: by name, alone, or beside another of float32."""
+
+    def __init__(self, form: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.form = form
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).to(dtype)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.layers(x)
+        loss = y.square().mean()
+        forms = {"named": {"loss": loss, "y": y}, "alone": loss, "two": (loss, 2 * loss.float())}
+        return forms[self.form]
+
+
+@pytest.mark.parametrize(("form", "times"), [("named", 1), ("alone", 1), ("two", 3)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_loss_that_a_model_returns_keeps_its_precision(
+    form: str, times: int, dtype: torch.dtype
+) -> None:
+    model, x = Lossy(form, dtype), torch.randn(5, 4, dtype=dtype)
+    lr = 1e-9 if dtype == torch.float64 else 0.5
+    found = dg.measure(model, x, instruments="updates", effort=Effort(step=Step("sgd", lr)))
+    note = found.settings["instruments"]["updates"]["loss"]  # type: ignore[index]
+    whole: Tensor = model.layers(x).square().mean()
+    if dtype == torch.bfloat16:
+        assert note["before"] == times * whole.item()
+        return
+    each = torch.autograd.grad(whole, list(model.parameters()))
+    squares = sum(g.square().sum().item() for g in each)
+    assert note["before"] == pytest.approx(times * whole.item(), rel=1e-7 if times > 1 else 1e-15)
+    # The loss of float64 falls by lr g (times g); the other, of float32, sees nothing.
+    assert note["before"] - note["after"] == pytest.approx(lr * times * squares, rel=1e-5)
+
+
 def test_exponents_of_several_branches_a_block() -> None:
     network = Network("h = h + W1(h)/sqrt(L); h = h + W2(relu(W3(h)))/sqrt(L)", 2, 8)
     found = scaling(of_network(network, 4), (2, 4, 8), (0, 1))

@@ -131,8 +131,10 @@ def _measured(
     rows = [row for row in every if wanted(row.path)]
     filtered = len(rows) < len(every)
     columns = _columns(rows, readings, quantities)
-    positions = any(len(graph.values[i].shape) == 3 for t in analysis.tracks for i in t.states)
-    solitary = alone(examples(batch), positions)
+    shapes = (graph.values[i].shape for t in analysis.tracks for i in t.states)
+    count = examples(batch)
+    positions = (max(a * b // max(count, 1), 1) for a, b, _ in (s for s in shapes if len(s) == 3))
+    solitary = alone(count, max(positions, default=0))
     for q in solitary:
         columns.pop(q, None)
     not_measured = {

@@ -39,13 +39,13 @@ def total_of(
         return outputs[0][1], "none"
     named = [t for n, t in backward if n.rpartition(".")[2] == "loss" and t.numel() == 1]
     if named:
-        return named[0].float().sum(), "the gradient of the loss among the outputs"
+        return _wide(named[0]), "the gradient of the loss among the outputs"
     if all(t.numel() == 1 for _, t in backward):
-        scalars = [t.float().sum() for _, t in backward]
+        scalars = [_wide(t) for _, t in backward]
         word = "the gradient of the loss returned"
         if len(scalars) > 1:
             word = f"the gradient of the sum of the {len(scalars)} losses returned"
-        return torch.stack(scalars).sum() if len(scalars) > 1 else scalars[0], word
+        return sum(scalars[1:], scalars[0]), word
     generator = torch.Generator("cpu").manual_seed(seed)
     seen: set[int] = set()
     total = None
@@ -65,6 +65,11 @@ def total_of(
         chosen.append(name or "the output")
     assert total is not None
     return total, f"standard normal, divided by its RMS, at {', '.join(chosen)}"
+
+
+def _wide(loss: Tensor) -> Tensor:
+    """A loss of one element as a number, in float32 where its type is narrower."""
+    return (loss if loss.dtype == torch.float64 else loss.float()).sum()
 
 
 def _fresh(graph: Graph, only: set[int]) -> bool:
