@@ -403,9 +403,6 @@ ELSEWHERE: Mapping[str, Other] = {
         "test_a_shortcut_that_is_counted_where_it_stands_is_named",
         "the shortcut was counted",
     ),
-    "Fixup's scale never applied": Other(
-        _FIXUP, "test_usual_weights_are_no_count", "the depth scale was never applied"
-    ),
     "layers counted for branches": Other(
         "test_recipes.py", "test_a_mistake_is_named", "layers, not the"
     ),

@@ -179,6 +179,17 @@ def test_a_wrong_gain_is_named(
     broken(applied.model, batch, "deepnorm", plant, words)
 
 
+@pytest.mark.parametrize("build", [encoder, bert])
+def test_values_that_were_missed_are_in_a_fused_matrix_where_there_is_one(
+    build: Callable[[], tuple[nn.Module, Any]],
+) -> None:
+    applied, batch = on_module("deepnorm", build)
+    words = "the values in a fused matrix were missed" if build is encoder else "values were missed"
+    plant = redrawn("deepnorm", batch, "xavier", _is_value)
+    broken(applied.model, batch, "deepnorm", plant, f"3 of 12 .*: a gain of 1: (the )?{words} ")
+    assert "never applied" not in said(audit(applied.model, batch, "deepnorm"))
+
+
 def test_the_inverted_constant_of_an_encoder_is_named() -> None:
     applied, batch = on_module("deepnorm", lambda: transformer(3, 2))
     init = "xavier(gain=1.15*(3**4*2)**(-1/16))"

@@ -9,11 +9,21 @@ import pytest
 import torch
 from torch import nn
 
+from depthgauge.errors import NetworkError
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
 from depthgauge.recipes.rules import number_of
-from tests.recipes.contract import broken, on_equation, on_module, redrawn
-from tests.recipes.models import encoder, gpt2, llama, mlp, transformer
+from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
+from tests.recipes.models import (
+    bert,
+    encoder,
+    gpt2,
+    llama,
+    mlp,
+    postnorm,
+    stacked,
+    transformer,
+)
 
 BLOCK = "h = h + attention(layernorm(h)); h = h + W2(gelu(W1(layernorm(h), out=4*n)))"
 
@@ -92,3 +102,25 @@ def test_two_mistakes_that_come_to_the_same_are_both_named(layers: int) -> None:
     assert finding.said.endswith(
         "applied" if layers > 1 else "applied, or N = 1 layers were counted, not 2N = 2 additions"
     )
+
+
+@pytest.mark.parametrize("build", [bert, postnorm, stacked])
+def test_a_network_without_a_norm_in_front_is_refused(
+    build: Callable[[], tuple[nn.Module, Any]],
+) -> None:
+    model, batch = build()
+    words = "no branch has a norm in front .*rule of pre-norm; put norms in with 'prenorm' first"
+    for verb in (apply, audit):
+        with pytest.raises(NetworkError, match=words):
+            verb(model, batch, "gpt2")
+    if build is not stacked:  # whose layers are no modules
+        normed = apply(*build(), "prenorm").model
+        assert audit(apply(normed, batch, "gpt2").model, batch, "gpt2").holds
+
+
+def test_one_norm_that_is_missing_is_named_and_not_refused() -> None:
+    model, batch = gpt2()
+    assert audit(model, batch, "gpt2").holds
+    model.transformer.h[1].ln_2 = nn.Identity()  # type: ignore[union-attr, index]
+    words = said(audit(model, batch, "gpt2"))
+    assert words == "1 branches without a norm in front: it is a rule of pre-norm"

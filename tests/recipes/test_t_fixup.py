@@ -67,7 +67,9 @@ def test_embeddings_and_the_decoder_have_their_own() -> None:
     ("init", "rule", "words"),
     [
         ("xavier", 0, "the depth scale was never applied"),
-        ("xavier(gain=0.67*L**-0.25)", 0, "branches were counted, not layers"),
+        ("xavier(gain=0.67*L**-0.25)", 0, "expected one .*: branches were counted, not layers"),
+        ("xavier(gain=(9*L/2)**-0.25)", 0, r"the decoder's constant, \(9N\)\^\(-1/4\)$"),
+        ("xavier(gain=(9*L)**-0.25)", 0, "the decoder's constant, .*, and branches were counted"),
         ("xavier(gain=0.67*(L/2)**-0.25/sqrt(2))", 0, "Xavier of queries, keys and values stacked"),
         (
             "xavier(gain=0.67*(L/2)**-0.25*sqrt(2))",
@@ -81,6 +83,26 @@ def test_embeddings_and_the_decoder_have_their_own() -> None:
 def test_wrong_weights_are_named(init: str, rule: int, words: str) -> None:
     applied, batch = on_module("t-fixup", lambda: encoder(layers=6))
     broken(applied.model, batch, "t-fixup", redrawn("t-fixup", batch, init, rule=rule), words)
+
+
+@pytest.mark.parametrize(
+    ("stack", "gain", "words"),
+    [
+        ("encoder", "(9*3)**-0.25", "the decoder's constant, (9N)^(-1/4)"),
+        ("encoder", "0.67*6**-0.25", ": branches were counted, not layers"),
+        ("decoder", "0.67*5**-0.25", "the encoder's constant, .67 N^(-1/4)"),
+        ("decoder", "(9*15)**-0.25", ": branches were counted, not layers"),
+        ("encoder", "0.67*3**-0.25", ""),
+        ("decoder", "(9*5)**-0.25", ""),
+    ],
+)
+def test_the_other_stack_s_constant_is_named(stack: str, gain: str, words: str) -> None:
+    applied, batch = on_module("t-fixup", lambda: transformer(3, 5))
+    init = f"xavier(gain={gain})"
+    redrawn("t-fixup", batch, init, lambda w: w.path.startswith(stack))(applied.model)
+    found = audit(applied.model, batch, "t-fixup")
+    assert found.holds is (not words)
+    assert words in said(found)
 
 
 def test_a_norm_that_was_left_is_named() -> None:

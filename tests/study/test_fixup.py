@@ -185,6 +185,16 @@ def test_scales_as_quoted(branches: int, layers: int, text: str) -> None:
     assert f"{fixup_scale(branches, layers):.{digits}f}" == text
 
 
+@pytest.mark.parametrize("off", [1.0, 1.0001])
+def test_scales_hold_to_six_digits_also_where_zeros_end_them(
+    off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixup, "fixup_scale", lambda L, m: off * fixup_scale(L, m))
+    found = [claim.holds for claim in fixup._scale_claims()]
+    assert len(found) == len(fixup.SCALES)
+    assert found == [off == 1] * len(found)
+
+
 @pytest.mark.parametrize("m", [2, 3, 4, 7])
 def test_inner_scales_multiply_to_one_over_root_L(m: int) -> None:
     assert fixup_scale(54, m) ** (m - 1) == pytest.approx(54**-0.5, rel=1e-12)

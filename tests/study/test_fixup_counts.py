@@ -50,6 +50,13 @@ def test_factors_are_the_rule_of_the_counts(result: SuiteResult) -> None:
     assert rows["ResNet-110"]["scale_by_layers"] != pytest.approx(0.136083, rel=0.1)
 
 
+def test_exponents_and_factors_hold_to_six_digits(result: SuiteResult) -> None:
+    quoted = [c for c in result.claims if ": exponent" in c.name or ": factor" in c.name]
+    assert len(quoted) == 13 + 6
+    for claim in quoted:
+        assert not dataclasses.replace(claim, value=1.0001 * claim.value).holds, claim.name
+
+
 def _per_stage(found: Layout) -> Layout:
     return dataclasses.replace(found, branches=found.branches[: len(found.branches) // 3])
 

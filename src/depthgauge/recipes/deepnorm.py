@@ -131,7 +131,8 @@ def _scaled(
     found = []
     for weight in branch.weights:
         if weight.role not in ("query", "key") and weight.fan_in:
-            own = [("xavier", "a gain of 1: the values in a fused matrix were missed")]
+            where = "the values" + ("" if weight.rows is None else " in a fused matrix")
+            own = [("xavier", f"a gain of 1: {where} were missed")]
             others = (*(own if weight.role == "value" else ()), *mistakes)
             found.append(Target(weight, f"xavier(gain={beta})", scope_of(layout, branch), others))
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from depthgauge.errors import NetworkError
 from depthgauge.recipes.branches import refuse_plain
 from depthgauge.recipes.layers import TORCH
 from depthgauge.recipes.rules import Count, Form, Plan, Recipe, Rule, Target, scope_of
@@ -37,7 +38,12 @@ def _plan(layout: Layout) -> Plan:
     tables = embeddings(layout)
     outside = (w for w in layout.outside if w.fan_in and w.path not in layout.tables)
     unit = ("normal(std=1)", "an embedding's default in PyTorch, N(0, 1)")
-    first = [b for b in branches if "in" not in b.norm_at]
+    bare = [b for b in branches if "in" not in b.norm_at]
+    if len(bare) == L:
+        raise NetworkError(
+            f"no branch has a norm in front ('{bare[0].path}' is the first), and GPT-2's "
+            f"initialisation is a rule of pre-norm; put norms in with 'prenorm' first"
+        )
     return Plan(
         (
             Rule("residual projections", f"0.02 / sqrt(2N), 2N = {L}", last),
@@ -47,7 +53,7 @@ def _plan(layout: Layout) -> Plan:
             Rule("biases", "zero", tuple(Target(b, "zeros", scope) for b in layout.biases)),
         ),
         tuple(Form("1", "1", "") for _ in branches),
-        (Count("branches without a norm in front", len(first), 0, "it is a rule of pre-norm"),),
+        (Count("branches without a norm in front", len(bare), 0, "it is a rule of pre-norm"),),
         ends=True,
     )
 

@@ -35,10 +35,11 @@ def _plan(layout: Layout) -> Plan:
             "with attention, or take Fixup"
         )
     scales = {stack.stream: _scale(stack) for stack in found}
+    others = {stack.stream: _others(stack) for stack in found}
     scaled: list[Target] = []
     plain: list[Target] = []
     for branch in layout.branches:
-        _targets(layout, branch, scales[branch.stream], scaled, plain)
+        _targets(layout, branch, scales[branch.stream], others[branch.stream], scaled, plain)
     first = found[0]
     layers = first.layers if first.role != "alone" else "(L/2)"
     width = width_of(first.branches[0])
@@ -70,8 +71,28 @@ def _plan(layout: Layout) -> Plan:
     )  # fmt: skip
 
 
+def _others(stack: Stack) -> tuple[tuple[str, str], ...]:
+    """What else a stack's weights are scaled by: the other's constant, or its branches for N."""
+    own, other = (DECODER, ENCODER) if stack.role == "decoder" else (ENCODER, DECODER)
+    whose = "the encoder's" if stack.role == "decoder" else "the decoder's"
+    alone = stack.role == "alone"
+    layers, branches = ("(L/2)", "L") if alone else (stack.layers, len(stack.branches))
+    counted = "branches were counted, not layers"
+    swapped = f"{whose} constant, {'.67 N^(-1/4)' if other is ENCODER else '(9N)^(-1/4)'}"
+    return (
+        (f"xavier(gain={own.format(N=branches)})", counted),
+        (f"xavier(gain={other.format(N=layers)})", swapped),
+        (f"xavier(gain={other.format(N=branches)})", f"{swapped}, and {counted}"),
+    )
+
+
 def _targets(
-    layout: Layout, branch: Residual, scale: str, scaled: list[Target], plain: list[Target]
+    layout: Layout,
+    branch: Residual,
+    scale: str,
+    others: tuple[tuple[str, str], ...],
+    scaled: list[Target],
+    plain: list[Target],
 ) -> None:
     scope = scope_of(layout, branch)
     stacked = "Xavier of queries, keys and values stacked, 1/sqrt(2) of that of the part"
@@ -91,7 +112,7 @@ def _targets(
                     f"xavier(gain={scale}*sqrt(2))",
                     "sqrt(2) too large: Xavier was of the part already",
                 ),
-                (f"xavier(gain={ENCODER.format(N='L')})", "branches were counted, not layers"),
+                *others,
             )
             scaled.append(Target(weight, f"xavier_uniform(gain={scale})", scope, mistakes))
 

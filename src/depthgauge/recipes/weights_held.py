@@ -325,10 +325,14 @@ def _explained(
     may."""
     tables = [{words: init for init, words in rows} for rows in mistakes]
     found: list[tuple[float, str]] = []
+    told: set[tuple[str, ...]] = set()  # of two words for the same the first, which says more
     for words in tables[0] if tables else ():
         if not all(words in table for table in tables):
             continue
         inits = [table[words] for table in tables]
+        if tuple(inits) in told:
+            continue
+        told.add(tuple(inits))
         if not whole and any(s.deep(init) for s, init in zip(wrong, inits, strict=True)):
             continue
         expected = [s.of(init) for s, init in zip(wrong, inits, strict=True)]

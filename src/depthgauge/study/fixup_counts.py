@@ -40,7 +40,7 @@ class Counted:
 
 
 def _resnet(depth: int, branches: int, m: int, scale: str = "") -> Counted:
-    exponent = {2: "-0.5", 3: "-0.25"}[m]
+    exponent = {2: "-0.500000", 3: "-0.250000"}[m]
     scales = {m: scale} if scale else {}
     return Counted(f"ResNet-{depth}", lambda: resnet(depth), branches, {m: exponent}, scales, depth)
 
@@ -54,14 +54,14 @@ NETWORKS: Final = (
     _resnet(1202, 600, 2),
     _resnet(18, 8, 2),
     _resnet(34, 16, 2),
-    _resnet(50, 16, 3, "0.5"),
+    _resnet(50, 16, 3, "0.500000"),
     _resnet(101, 33, 3, "0.417226"),
     _resnet(152, 50, 3, "0.376060"),
     Counted(
         "Transformer, 6 + 6",
         lambda: transformer(6, 6),
         30,
-        {2: "-0.5", 4: "-0.16667"},
+        {2: "-0.500000", 4: "-0.166667"},
         {4: "0.567300"},
         12,
     ),
