@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import depthgauge as dg
+import depthgauge.report.progress as progress_module
 from tests.cli.command import Command
 
 EQUATION = "h + W2(relu(W1(h)))/sqrt(L)"
@@ -90,6 +94,28 @@ def test_code_with_its_argument(command: Command, folder: Path) -> None:
     found = {b["name"]: b["state"] for b in rate.document["breaks"]}
     assert (rate.status, found["stiffness"]) == (1, "broken")
     assert found["functional_update"] == "not_known"
+
+
+def test_what_of_code_is_being_measured_is_told(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Told(progress_module.Steps):
+        def now(self, what: str) -> None:
+            told.append(what)
+
+    @contextmanager
+    def progress(label: str, **given: Any) -> Iterator[progress_module.Steps]:
+        yield Told()
+
+    monkeypatch.setattr(progress_module, "progress", progress)
+    target = f"{folder / 'model.py'}:build"
+    command(
+        *("sweep", target, "--depths", "layers=2,4", "--seed", "0,1"),
+        *("--instruments", "rivers", "--quiet"),
+    )
+    assert told == [f"layers {n}, seed {seed}" for n in (2, 4) for seed in (0, 1)]
 
 
 def test_a_specification(command: Command, folder: Path) -> None:

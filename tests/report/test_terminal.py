@@ -381,6 +381,21 @@ def test_progress_is_for_long_work_on_a_terminal(
     assert bool(file.getvalue()) == drawn
 
 
+def test_progress_says_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "PATIENCE", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    file = Terminal()
+    with progress("sweeping", file=file) as step:
+        for depth in (12, 48):
+            step.now(f"layers {depth}, seed 0")
+            step(depth, 48)
+    assert "sweeping layers 48, seed 0" in file.getvalue()
+    silent = io.StringIO()
+    with progress("sweeping", file=silent) as step:
+        step.now("layers 12, seed 0")
+    assert silent.getvalue() == ""
+
+
 def test_progress_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "PATIENCE", 0.0)
     monkeypatch.setenv("TERM", "xterm")

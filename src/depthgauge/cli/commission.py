@@ -144,13 +144,18 @@ def commission(
     }
     ranging = over if is_code(target) else None
     with diverted(), varied(target, ranging), progress("commissioning", quiet=quiet) as step:
+
+        def gate(name: str, done: int, of: int) -> None:
+            step.now(name)
+            step(done, of)
+
         found = run(
             target,
             directory,
             resume=resume,
             overwrite=overwrite,
             stop_early=stop_early,
-            progress=lambda name, done, of: step(done, of),
+            progress=gate,
             command=["depthgauge", *sys.argv[1:]],
             seed=None if seed is None else parse_seed(seed),
             arguments=arguments_of(arg) if arg else None,

@@ -30,7 +30,7 @@ from depthgauge.errors import SpecificationError, TargetError
 from depthgauge.trace.targets import is_code
 
 if TYPE_CHECKING:
-    from depthgauge.measurement import Progress
+    from depthgauge.report.progress import Steps
     from depthgauge.study.specification import Specification
     from depthgauge.study.swept import Sweep
 
@@ -99,7 +99,9 @@ def sweep(
 
     Says whether the depths discriminated: what passes everywhere has shown nothing yet. The
     corridor is default, or for an equation, which has no loss, transport. With --depths
-    layers=4,8,16 a callable is built at each. The exit status is 1 when some depth is outside the
+    layers=4,8,16 a callable is built at each; of a callable the spectrum and the stiffness, which
+    default bounds, cost most of it: a small Transformer of 12, 24 and 48 layers takes minutes, and
+    --budget SECONDS bounds it. The exit status is 1 when some depth is outside the
     corridor or could not be judged by it.
     """
     code = is_code(target) and not target.endswith(".toml")
@@ -162,7 +164,7 @@ def _swept(
 
 
 def _of_equation(specification: Specification, depths: tuple[int, ...]) -> Callable[..., Sweep]:
-    def run(work: Work, progress: Progress, **more: Any) -> Sweep:
+    def run(work: Work, progress: Steps, **more: Any) -> Sweep:
         from depthgauge.study.sweep import sweep
 
         seed = specification.seed
@@ -182,7 +184,7 @@ def _of_code(
 ) -> Callable[..., Sweep]:
     name, depths = over
 
-    def run(work: Work, progress: Progress, **more: Any) -> Sweep:
+    def run(work: Work, progress: Steps, **more: Any) -> Sweep:
         from depthgauge.study.specification import parse_seed
         from depthgauge.study.sweep import sweep
         from depthgauge.trace.targets import arguments_of
@@ -192,6 +194,7 @@ def _of_code(
             raise SpecificationError(f"--arg gives '{name}', which --depths varies; leave it out")
 
         def build(depth: int, seed: int) -> Any:
+            progress.now(f"{name} {depth}, seed {seed}")
             with varied(target, over):
                 return built(target, {**arguments, name: depth}, inputs, seed, *where)
 

@@ -7,7 +7,8 @@
 
 A look is one measured pass of the model as it is then (``measure``): about one and a fifth of the
 time of a training step on this batch (``benchmarks/bench_monitor.py``), so that at ``every=100`` it
-costs about one per cent of a run whose batches are as large. The model, its gradients, its buffers
+costs about one per cent of a run whose batches are as large; of models whose step takes a few
+milliseconds four steps and more (``docs/monitor.md``). The model, its gradients, its buffers
 and the random numbers of the run are as before. One batch for the whole run: then a number changes
 because the weights did.
 """
