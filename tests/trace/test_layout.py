@@ -242,6 +242,19 @@ class Weighed(nn.Module):
         return total
 
 
+class Inlined(nn.Module):
+    """The blocks of a list in one forward function, without a call of any."""
+
+    def __init__(self, blocks: nn.Sequential) -> None:
+        super().__init__()
+        self.blocks = blocks
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block.forward(x)
+        return x
+
+
 def test_factors_inlets_and_biases_of_strided_blocks_are_read() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Weighed(1), Weighed(2), Weighed(1))
@@ -252,8 +265,11 @@ def test_factors_inlets_and_biases_of_strided_blocks_are_read() -> None:
         pytest.approx((1, 0.125, 0.7, True)),  # the half is of the sum in front, as elsewhere
         pytest.approx((1, 0.125, 0.9, False)),
     ]
-    alone = layout(nn.Sequential(Weighed(1), Weighed(2)), torch.randn(2, 4, 8, 8)).branches
-    assert alone[1].inlet == pytest.approx(0.5 * 0.7), "where no identity skip tells whose it is"
+    pair = nn.Sequential(Weighed(1), Weighed(2))
+    alone = layout(pair, torch.randn(2, 4, 8, 8)).branches
+    assert alone[1].inlet == pytest.approx(0.7), "as the module tells that halves the sum"
+    alone = layout(Inlined(pair), torch.randn(2, 4, 8, 8)).branches
+    assert alone[1].inlet == pytest.approx(0.5 * 0.7), "where nothing tells whose the half is"
     assert [kind for b in found.branches for kind, _ in b.learned] == ["gain"] * 3
     assert [x for b in found.branches for _, x in b.learned] == pytest.approx([0.3] * 3)
     assert [w.path for w in found.branches[1].across] == ["1.shortcut.weight"]

@@ -485,3 +485,104 @@ def test_a_norm_of_what_a_bias_was_taken_off_is_a_norm() -> None:
     torch.manual_seed(0)
     (stream,) = measure(nn.Sequential(*(Block() for _ in range(3))), torch.randn(16, 4)).streams
     assert (stream["branches"], stream["norm_at"]) == (3, ["stream"])
+
+
+class Projected(nn.Module):
+    """A block whose skip is a projection, with a norm somewhere; ``where`` says where."""
+
+    def __init__(self, where: str, layer: Callable[[], nn.Module], norm: nn.Module) -> None:
+        super().__init__()
+        self.where, self.norm = where, norm
+        self.p, self.a, self.b = layer(), layer(), layer()
+        self.skips = nn.Identity() if where == "once" else self.p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.where == "before":
+            x = self.norm(x)
+        x = self.skips(x) + self.b(F.relu(self.a(x)))
+        return x if self.where == "before" else self.norm(x)
+
+
+class Added(nn.Module):
+    """The sum alone, whose norm a module around both calls."""
+
+    def __init__(self, layer: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.p, self.a, self.b = layer(), layer(), layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.p(x) + self.b(F.relu(self.a(x)))
+        return out
+
+
+class Two(nn.Module):
+    """Two projected sums in one module, each with a norm behind it."""
+
+    def __init__(self, layer: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.f, self.g = Projected("in", layer, norm()), Projected("in", layer, norm())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.g.forward(self.f.forward(x))
+
+
+def linear() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def conv() -> nn.Module:
+    return nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+
+
+def norm() -> nn.Module:
+    return nn.LayerNorm(WIDTH)
+
+
+#: Blocks whose skips are all projected, with the norm flags by the definition.
+PROJECTED: dict[str, tuple[Callable[[], list[nn.Module]], list[str]]] = {
+    "post-norm": (lambda: [Projected("behind", linear, norm()) for _ in range(4)], ["stream"]),
+    "post-norm, one identity skip": (
+        lambda: [Projected("once" if l == 1 else "behind", linear, norm()) for l in range(4)],
+        ["stream"],
+    ),
+    "post-norm, convolutions": (
+        lambda: [Projected("behind", conv, nn.BatchNorm2d(WIDTH)) for _ in range(4)],
+        ["stream"],
+    ),
+    "post-norm, by a module around the sum": (
+        lambda: [nn.Sequential(Added(linear), norm()) for _ in range(4)],
+        ["stream"],
+    ),
+    "post-norm, two a block": (lambda: [Two(linear) for _ in range(2)], ["stream"]),
+    "pre-norm": (lambda: [Projected("before", linear, norm()) for _ in range(4)], ["in"]),
+    "pre-activation, convolutions": (
+        lambda: [
+            Projected("before", conv, nn.Sequential(nn.BatchNorm2d(WIDTH), nn.ReLU()))
+            for _ in range(4)
+        ],
+        ["in"],
+    ),
+    "pre-norm, by a module around the sum": (
+        lambda: [nn.Sequential(norm(), Added(linear)) for _ in range(4)],
+        ["in"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTED)
+def test_whose_norm_stands_between_two_projected_sums(name: str) -> None:
+    """The module tells that calls it: that of the sum in front, or that of the sum behind."""
+    torch.manual_seed(0)
+    blocks, flags = PROJECTED[name]
+    images = "convolutions" in name
+    stem: nn.Module = nn.Conv2d(3, WIDTH, 3) if images else nn.Linear(3, WIDTH)
+    made = blocks()
+    profile = measure(
+        nn.Sequential(stem, *made), torch.randn(4, 3, 6, 6) if images else torch.randn(4, 3)
+    )
+    (stream,) = profile.streams
+    assert (stream["branches"], stream["norm_at"]) == (4, flags)
+    assert stream["skip"] == ("mixed" if "identity" in name else "projected")
+    assert len(profile["state_rms"]) == 5
+    if flags == ["stream"]:  # whose RMS is that of a fresh norm
+        assert profile["state_rms"][1:] == pytest.approx([1.0] * 4, abs=2e-3)

@@ -171,6 +171,13 @@ class Graph:
             out.append(-1 if value.item == GRAFTED else value.index - grafts)
         return out
 
+    def around(self, i: int, j: int) -> int:
+        """The innermost call in which values ``i`` and ``j`` are both made."""
+        calls, a, b = self.calls, self.values[i].call, self.values[j].call
+        while a != b:  # a call stands behind the one that made it
+            a, b = min(a, b), calls[max(a, b)].parent
+        return a
+
     def path(self, i: int) -> str:
         """The path of the module that made value ``i``; ``""`` is the model itself."""
         return self.calls[self.values[i].call].path

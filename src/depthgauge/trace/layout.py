@@ -156,10 +156,7 @@ def _activations_on_stream(
 
 def _calls(graph: Graph, made: int, i: int) -> bool:
     """Whether value ``i`` is made in the call that makes value ``made``, or in one inside it."""
-    at = graph.values[i].call
-    while at > graph.values[made].call:
-        at = graph.calls[at].parent
-    return at == graph.values[made].call
+    return graph.around(made, i) == graph.values[made].call
 
 
 def _outlet(analysis: Analysis, head: Weight) -> float:

@@ -118,11 +118,30 @@ def _passed_on(
 
 def carried_by(roles: Roles, row: Sequence[Merge]) -> list[str]:
     """The kinds of norms and fixed numbers that stand on the stream behind a sum, where an identity
-    skip takes it on: of the sum that has most. Asked for projections alone."""
+    skip takes it on: of the sum that has most. Asked for projections alone.
+
+    Where no identity skip tells, modules do: what is called together with the sum in front, apart
+    from the sum behind, is the stream's, unless something between two sums is called with the
+    latter.
+    """
     if not any(merge.kind == "projected" for merge in row):
         return []
-    rows = (_between(roles, b.root, a) for a, b in pairwise(row) if b.kind != "projected")
-    return [kind for _, kind in max(rows, key=len, default=[])]
+    rows = [(a, b, _between(roles, b.root, a)) for a, b in pairwise(row)]
+    told = [found for _, b, found in rows if b.kind != "projected" and found is not None]
+    if told:
+        return [kind for _, kind in max(told, key=len)]
+    graph, own = roles.graph, list[list[str]]()
+    for a, b, found in rows:
+        kinds = list[str]()
+        for i, kind in found or ():
+            before, behind = graph.around(a.value, i), graph.around(i, b.value)
+            if before < behind and not kinds:
+                return []
+            if before <= behind:
+                break
+            kinds.append(kind)
+        own.append(kinds)
+    return max(own, key=len, default=[])
 
 
 def _shared(roles: Roles, merge: Merge, root: int, carried: Sequence[str]) -> tuple[int, bool]:
@@ -130,21 +149,21 @@ def _shared(roles: Roles, merge: Merge, root: int, carried: Sequence[str]) -> tu
     ``root``, and whether it is normed: it has as many norms and fixed numbers behind the sum as
     elsewhere; what follows is the next block's own."""
     at, normed = merge.value, False
-    for (i, kind), other in zip(_between(roles, root, merge), carried, strict=False):
+    for (i, kind), other in zip(_between(roles, root, merge) or (), carried, strict=False):
         if kind != other:
             break
         at, normed = i, normed or kind == "normed"
     return at, normed
 
 
-def _between(roles: Roles, i: int, merge: Merge) -> list[tuple[int, str]]:
+def _between(roles: Roles, i: int, merge: Merge) -> list[tuple[int, str]] | None:
     """The norms and fixed numbers on the weight-free path from a merge to value ``i``, each with
-    its kind, up to an activation; none where there is no such path."""
+    its kind, up to an activation; None where there is no such path."""
     found: list[tuple[int, str]] = []
     while i != merge.value:
         steps = roles.back(i)
         if len(steps) != 1:
-            return []
+            return None
         if steps[0].kind == "mixed":
             found = []
         elif steps[0].kind != "identity":
