@@ -124,6 +124,99 @@ def test_of_norms_after_the_sum_a_gain_of_zero_cuts_the_stream() -> None:
     assert "('1.norm.weight')" in line
 
 
+class Lambdas(nn.Module):
+    """Blocks that the first tensor, normed, enters beside the stream: ``a x + b x0``, or without
+    it ``b x``, first of all at that tensor itself (``early``) or behind the first block."""
+
+    def __init__(self, norm: Callable[[Tensor], Tensor], early: bool, beside: bool) -> None:
+        super().__init__()
+        self.embed, self.norm, self.early, self.beside = nn.Linear(8, 32), norm, early, beside
+        self.blocks = nn.ModuleList(Block(lambda: nn.LayerNorm(32)) for _ in range(3))
+        self.streams, self.firsts = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x0 = self.norm(self.embed(x))
+        for i, block in enumerate(self.blocks):
+            x = x if self.early else block(x)
+            x = self.streams[i] * x + self.firsts[i] * x0 if self.beside else self.firsts[i] * x
+            x = block(x) if self.early else x
+        return x
+
+
+NORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "layer": lambda x: F.layer_norm(x, (32,)),
+    "rms": lambda x: F.rms_norm(x, (32,)),
+    "spelled": lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6),
+    "module": nn.LayerNorm(32),
+}
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_factor_of_zero_cuts_the_way_only_if_the_stream_does_not_go_on_beside_it(
+    norm: str, early: bool
+) -> None:
+    torch.manual_seed(0)
+    assert said(Lambdas(NORMS[norm], early, beside=True), drawn(4, 8)) == []
+    found = said(Lambdas(NORMS[norm], early, beside=False), drawn(4, 8))
+    assert [line.partition(":")[0] for line in found] == ["zero path"] * early
+
+
+class StateSpace(nn.Module):
+    """``x + out(gelu(scan(u)))`` of ``u = norm(x)``: ``h = a h + B u``, ``y = C h + D u``."""
+
+    def __init__(self, norm: nn.Module, through: bool, width: int = 32) -> None:
+        super().__init__()
+        self.norm, self.through, self.out = norm, through, nn.Linear(width, width)
+        self.rate = nn.Parameter(torch.rand(width))
+        self.B, self.C, self.D = (nn.Parameter(torch.randn(width)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.norm(x)
+        h, rows = torch.zeros_like(u[:, 0]), []
+        for t in range(u.shape[1]) if self.through else ():
+            h = torch.sigmoid(self.rate) * h + self.B * u[:, t]
+            rows.append(self.C * h + self.D * u[:, t])
+        y = torch.stack(rows, 1) if rows else self.B * u
+        out: Tensor = x + self.out(F.gelu(y))
+        return out
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_what_a_state_space_multiplies_by_is_no_gain_of_the_norm(affine: bool) -> None:
+    def model(through: bool) -> nn.Module:
+        torch.manual_seed(0)
+        norms = [nn.LayerNorm(32, elementwise_affine=affine) for _ in range(3)]
+        return nn.Sequential(nn.Linear(8, 32), *[StateSpace(norm, through) for norm in norms])
+
+    assert said(model(True), drawn(4, 6, 8)) == []
+    # Right behind a norm that has no gain, and read by nothing else, it is one.
+    found = said(model(False), drawn(4, 6, 8))
+    assert found == [] if affine else "3 norms have gains that were drawn" in found[0]
+
+
+def test_a_feed_through_beside_a_convolution_is_no_gain_of_the_norm() -> None:
+    class Through(nn.Module):
+        def __init__(self, beside: bool) -> None:
+            super().__init__()
+            self.norm, self.beside = nn.LayerNorm(32, elementwise_affine=False), beside
+            self.kernel = nn.Conv1d(32, 32, 3, padding=1, groups=32)
+            self.D, self.out = nn.Parameter(torch.randn(32)), nn.Linear(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            u = self.norm(x).transpose(1, 2)
+            y = u * self.D[:, None]
+            y = self.kernel(u) + y if self.beside else self.kernel(y)
+            out: Tensor = x + self.out(F.gelu(y.transpose(1, 2)))
+            return out
+
+    torch.manual_seed(0)
+    inside = nn.Linear(8, 32)
+    assert said(nn.Sequential(inside, *[Through(True) for _ in range(3)]), drawn(4, 6, 8)) == []
+    (line,) = said(nn.Sequential(inside, *[Through(False) for _ in range(3)]), drawn(4, 6, 8))
+    assert "3 norms have gains that were drawn" in line
+
+
 def draw(model: nn.Module, norms: bool) -> nn.Module:
     """A generic rule: every matrix, and if asked every norm, from N(0, .02)."""
     generator = torch.Generator().manual_seed(1)

@@ -42,11 +42,13 @@ _STEPS: Final = 3
 
 @dataclass(frozen=True)
 class _Gain:
-    """The learned factor of a norm, value ``norm``: the value that it is, and its numbers."""
+    """The learned factor of a norm: the value ``at`` that the norm has become with it, the value
+    that it is, and its numbers. ``second``: the norm's function has taken a gain before it."""
 
-    norm: Value
+    at: Value
     value: Value
     numbers: Tensor
+    second: bool = False
 
 
 def zeros(model: nn.Module, batch: Any, loss: Any, passed: Pass) -> list[str]:
@@ -67,36 +69,62 @@ def zeros(model: nn.Module, batch: Any, loss: Any, passed: Pass) -> list[str]:
 
 
 def _gains(graph: Graph, held: Mapping[str, Tensor]) -> Iterator[_Gain]:
-    """Gains of norms that are not one number for all channels, or are zero."""
+    """Gains of norms that are not one number for all channels, or are zero.
+
+    A norm's gain is what its function takes, or a factor right behind it: where something else
+    reads the norm too (a skip, a state space's own path), the factor is no gain of it.
+    """
     values, roles = graph.values, Roles(graph)
+    alone: dict[int, bool] | None = None
     for value in values:
         if not value.data:
             continue
+        second = False
         if (given := gain_of(value)) is not None:
-            norm, i = value, given
+            i = given
         elif value.kind == "product" and len(value.inputs) == 2:
             learned = [j for j in value.inputs if values[j].param and not values[j].data]
             moving = [j for j in value.inputs if values[j].data]
             if len(learned) != 1 or len(moving) != 1:
                 continue
-            below = _seen(values, moving[0])
-            norm, i = values[below], learned[0]
+            row, i = _seen(values, moving[0]), learned[0]
+            norm = values[row[-1]]
             if values[i].path and _one(held.get(values[i].path)):
                 continue
-            if norm.kind != "norm" and roles.norm_of(below) is None:
+            if norm.kind != "norm" and roles.norm_of(row[-1]) is None:
                 continue
+            alone = _read_once(graph) if alone is None else alone
+            if not all(alone.get(j) for j in row):
+                continue
+            second = gain_of(norm) is not None
         else:
             continue
         numbers = constant(graph, i, held)
         if numbers is not None and not _one(numbers):
-            yield _Gain(norm, values[i], numbers.detach())
+            yield _Gain(value, values[i], numbers.detach(), second)
 
 
-def _seen(values: Sequence[Value], i: int) -> int:
-    """Value ``i`` before its views and casts."""
+def _seen(values: Sequence[Value], i: int) -> list[int]:
+    """Value ``i`` and those that it is a view or cast of, the first of them last."""
+    row = [i]
     while values[i].kind == "shape" and len(values[i].inputs) == 1:
         i = values[i].inputs[0]
-    return i
+        row.append(i)
+    return row
+
+
+def _read_once(graph: Graph) -> dict[int, bool]:
+    """Of each value that an output is computed from, whether one value alone reads it there."""
+    values = graph.values
+    once = dict.fromkeys(graph.outputs, False)  # whoever called the model reads those
+    todo, done = list(once), set(once)
+    while todo:
+        for j in dict.fromkeys(values[todo.pop()].inputs):
+            once[j] = j not in once
+            if j not in done:
+                done.add(j)
+                todo.append(j)
+    return once
 
 
 def _one(numbers: Tensor | None) -> bool:
@@ -110,7 +138,7 @@ def _one(numbers: Tensor | None) -> bool:
 
 def _drawn(graph: Graph, gains: Sequence[_Gain]) -> Iterator[str]:
     """Gains whose numbers lie on both sides of zero with a mean of about zero."""
-    found = [(g, std) for g in gains if (std := _around(g.numbers))]
+    found = [(g, std) for g in gains if not g.second and (std := _around(g.numbers))]
     if not found:
         return
     gain, std = found[0]
@@ -137,16 +165,16 @@ def _named(graph: Graph, gain: _Gain) -> str:
         if value.kind == "parameter":
             return value.path
         todo += [graph.values[i] for i in value.inputs]
-    return graph.path(gain.norm.index) or "the model"
+    return graph.path(gain.at.index) or "the model"
 
 
 # ------------------------------------------------------------------------ zero on every way
 
 
 def _cuts(graph: Graph, gain: _Gain) -> bool:
-    """Whether every way from the batch to the first output is through this norm; further ones may
-    be states that a model returns beside it, or a cache."""
-    todo, seen = [i for i in graph.outputs if graph.values[i].floating][:1], {gain.norm.index}
+    """Whether every way from the batch to the first output is through what this gain multiplies;
+    further ones may be states that a model returns beside it, or a cache."""
+    todo, seen = [i for i in graph.outputs if graph.values[i].floating][:1], {gain.at.index}
     while todo:
         if (i := todo.pop()) in seen or not graph.values[i].data:
             continue

@@ -303,6 +303,19 @@ def test_a_compiled_submodule_runs_without_a_warning() -> None:
 
 
 @pytest.mark.filterwarnings(GLOBAL_HOOKS)
+def test_compiled_submodules_were_called_and_those_that_were_not_are_named() -> None:
+    torch._dynamo.reset()
+    model, x = made(), data()
+    model.blocks = nn.ModuleList(
+        torch.compile(block, backend="eager")  # type: ignore[misc]
+        for block in model.blocks
+    )
+    model.spare = torch.compile(nn.Linear(3, 3), backend="eager")
+    (spare,) = measure(model, x, square).coverage["not_called"]
+    assert spare == ("spare", "Linear was never called in this pass")
+
+
+@pytest.mark.filterwarnings(GLOBAL_HOOKS)
 def test_the_wrapper_of_a_compiled_submodule_is_not_in_its_path() -> None:
     torch._dynamo.reset()
     model, x = made(), data()
@@ -797,6 +810,14 @@ REFUSED: list[tuple[str, Callable[[], Any], Any, type[Exception], str]] = [
         "multiplied (6x4 and 5x8)",
     ),
     (
+        "keys that name no argument",
+        made,
+        lambda: {1: data()},
+        TargetError,
+        "the batch has the key 1, expected the names of the model's arguments; give a tensor, a "
+        "tuple, or a dict whose keys are strings",
+    ),
+    (
         "another precision",
         made,
         lambda: data().float(),
@@ -937,6 +958,72 @@ OUTPUTS: list[tuple[str, Callable[[Tensor, Tensor], Any], Callable[[Any], Tensor
         "the gradient of the sum of the 3 losses returned",
     ),
 ]
+
+
+class Scores(NamedTuple):
+    logits: Tensor
+    total: Tensor
+
+
+ONE = "the gradient of the loss among the outputs ('{}', the only single number with one)"
+TUPLES: list[tuple[str, Callable[[Tensor, Tensor], Any], int, str]] = [
+    ("first", lambda y, h: (square(y), y), 0, "0"),
+    ("last", lambda y, h: (y, square(y)), 1, "1"),
+    ("with an axis", lambda y, h: (y, square(y)[None]), 1, "1"),
+    ("beside features", lambda y, h: [h, y.softmax(-1), square(y)], 2, "2"),
+    ("beside an error rate", lambda y, h: (square(y), y, (y > 0).double().mean()), 0, "0"),
+    ("beside a logged loss", lambda y, h: (square(y), y, h.detach().square().mean()), 0, "0"),
+    ("in a named tuple", lambda y, h: Scores(y, square(y)), 1, "total"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "place", "name"), [row[1:] for row in TUPLES], ids=[row[0] for row in TUPLES]
+)
+def test_the_one_number_in_a_tuple_is_the_loss(
+    make: Callable[[Tensor, Tensor], Any], place: int, name: str
+) -> None:
+    model, x = made(Returns, make), data()
+    profile = measure(model, x)
+    assert profile.settings["cotangent"] == ONE.format(name)
+    assert_rivers(profile, reference(model, x, lambda out: out[place].sum()), rel=1e-6)
+
+
+NO_LOSSES: list[tuple[str, Callable[[Tensor, Tensor], Any], str]] = [
+    ("two of them", lambda y, h: (square(y), y, y.sum()), "1"),
+    ("of the features alone", lambda y, h: (y, h.square().mean()), "0"),
+    ("of no gradient", lambda y, h: (square(y).detach(), y), "1"),
+    ("deeper inside", lambda y, h: (y, [square(y)]), "0"),
+    ("in a dict", lambda y, h: {"logits": y, "total": square(y)}, "logits"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), [row[1:] for row in NO_LOSSES], ids=[row[0] for row in NO_LOSSES]
+)
+def test_one_number_that_may_be_something_else_is_no_loss(
+    make: Callable[[Tensor, Tensor], Any], name: str
+) -> None:
+    profile = measure(made(Returns, make), data())
+    assert profile.settings["cotangent"] == f"standard normal, divided by its RMS, at {name}"
+
+
+def test_a_temperature_and_one_prediction_are_no_losses() -> None:
+    class Scaled(Stack):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.features(x), self.scale.exp()
+
+    profile = measure(made(Scaled), data())
+    assert profile.settings["cotangent"] == "standard normal, divided by its RMS, at 0"
+    value = made(Returns, lambda y, h: (h, h.sum(-1, keepdim=True)))
+    for batch in (data()[:1], data()):
+        said = measure(value, batch).settings["cotangent"]
+        assert said == "standard normal, divided by its RMS, at 0"
+
 
 CUT = "what was computed from detached data is made to require a gradient"
 
@@ -1507,6 +1594,8 @@ def test_include_and_exclude_choose_sites_by_their_paths() -> None:
     assert some["branch_rms"] == pytest.approx(every["branch_rms"][1:], rel=EXACT)
     assert "dead_fraction" not in some
     assert some.equation == every.equation
+    for few in (r"^blocks\.[01]$", "nowhere"):
+        assert measure(model, x, square, include=few).depth == every.depth == 3
 
 
 def test_a_pattern_that_leaves_nothing_has_a_reason() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain as chained
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from depthgauge.equation.nodes import Block
-from depthgauge.errors import NetworkError, expect
+from depthgauge.errors import NetworkError, TargetError, expect
 from depthgauge.network.spec import Network
 from depthgauge.trace.batches import tensors
 from depthgauge.trace.inventory import COMPILED, Inventory
@@ -67,6 +68,12 @@ def _shallow(module: nn.Module) -> nn.Module:
 
 def check(held: Inventory, batch: Any) -> None:
     """Refuse what cannot be run or measured, by name."""
+    names = batch if isinstance(batch, Mapping) else ()
+    if (other := next((key for key in names if not isinstance(key, str)), None)) is not None:
+        raise TargetError(
+            f"the batch has the key {other!r}, expected the names of the model's arguments; give a "
+            f"tensor, a tuple, or a dict whose keys are strings"
+        )
     for place, (name, tensor) in enumerate(chained(held.parameters, held.buffers)):
         lazy, meta = is_lazy(tensor), tensor.is_meta
         if not (lazy or meta or tensor.is_complex()):

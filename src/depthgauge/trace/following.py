@@ -8,6 +8,8 @@ from typing import Any, Final, Protocol
 
 from torch import nn
 
+from depthgauge.trace.inventory import COMPILED
+
 __all__ = ["Follower", "begin", "end"]
 
 
@@ -51,13 +53,15 @@ def end(follower: Follower) -> None:
 
 
 def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """``Module.__call__`` while a follower is at work."""
+    """``Module.__call__`` while a follower is at work; of a compiled module, whose wrapper calls it
+    in a way of its own, followers are told as of any other."""
     followers = _FOLLOWING.get(get_ident())
     if followers is None:  # another thread's model
         return _CALL[0](module, *args, **kwargs)
+    told = module._modules.get(COMPILED) or module
     for follower in followers:
-        follower.enter(module)
+        follower.enter(told)
     output = _CALL[0](module, *args, **kwargs)
     for follower in followers:
-        follower.leave(module, args, output)
+        follower.leave(told, args, output)
     return output

@@ -33,7 +33,7 @@ from depthgauge.trace.analysis import Analysis, Step, Track, analyse
 from depthgauge.trace.batches import examples, tensors
 from depthgauge.trace.forward import quiet
 from depthgauge.trace.graph import numberless
-from depthgauge.trace.inventory import Inventory
+from depthgauge.trace.inventory import COMPILED, Inventory
 from depthgauge.trace.links import Branch, Link
 from depthgauge.trace.merges import chain
 from depthgauge.trace.readings import Readings, activation_path
@@ -148,7 +148,7 @@ def _measured(
     profile = Profile(
         target=name or type(model).__name__,
         equation=_equation(analysis),
-        depth=rows[-1].block if rows else 0,
+        depth=every[-1].block if every else 0,
         width=_width(analysis, first.shape),
         branches=sum(len(track.stream.branches) for track in analysis.tracks),
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
@@ -502,8 +502,10 @@ def _coverage(
 
 
 def _container(module: nn.Module) -> bool:
-    """Lists and dicts of modules are never called; their elements are."""
-    return isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)
+    """Lists and dicts of modules are never called, nor is the wrapper of a compiled one; what they
+    hold is."""
+    lists = nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict
+    return isinstance(module, lists) or COMPILED in module._modules
 
 
 def _width(analysis: Analysis, shape: tuple[int, ...]) -> int:

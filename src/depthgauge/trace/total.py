@@ -5,17 +5,20 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from depthgauge.errors import ModelError, TargetError
+from depthgauge.trace.batches import examples
 from depthgauge.trace.forward import one_line
 from depthgauge.trace.graph import Graph
 from depthgauge.trace.recorder import Recorder
 
 __all__ = ["loss_of", "total_of"]
+
+_LAYERS: Final = ("weights", "contract", "cell")
 
 
 def total_of(
@@ -29,8 +32,9 @@ def total_of(
 ) -> tuple[Tensor, str]:
     """The number whose gradient goes back, and in words what it is.
 
-    The user's loss; else a loss among the outputs; else all outputs if all are losses; else a
-    random cotangent of RMS 1 at the first tensor, and at others that end streams of their own.
+    The user's loss; else a loss among the outputs, by its name or as the one number in a tuple;
+    else all outputs if all are losses; else a random cotangent of RMS 1 at the first tensor, and at
+    others that end streams of their own.
     """
     if loss is not None:
         return loss_of(loss, output, batch), "the gradient of the loss given"
@@ -46,6 +50,10 @@ def total_of(
         if len(scalars) > 1:
             word = f"the gradient of the sum of the {len(scalars)} losses returned"
         return sum(scalars[1:], scalars[0]), word
+    if (alone := _alone(backward, output, batch, graph, recorder)) is not None:
+        name, tensor = alone
+        word = f"the loss among the outputs ('{name}', the only single number with one)"
+        return _wide(tensor), f"the gradient of {word}"
     generator = torch.Generator("cpu").manual_seed(seed)
     seen: set[int] = set()
     total = None
@@ -70,6 +78,31 @@ def total_of(
 def _wide(loss: Tensor) -> Tensor:
     """A loss of one element as a number, in float32 where its type is narrower."""
     return (loss if loss.dtype == torch.float64 else loss.float()).sum()
+
+
+def _alone(
+    backward: list[tuple[str, Tensor]], output: Any, batch: Any, graph: Graph, recorder: Recorder
+) -> tuple[str, Tensor] | None:
+    """The only single number in a tuple that a gradient comes from, if it is a loss: made of the
+    batch, and of all that the tensors beside it are made of, as no temperature and no penalty of a
+    part is. Of a batch of one example a single number with axes may be a prediction."""
+    single = [(n, t) for n, t in backward if t.numel() == 1]
+    if not isinstance(output, tuple | list) or len(single) != 1:
+        return None
+    ((name, tensor),) = single
+    i = recorder.find(tensor)
+    if not graph.values[i].data or "." in name or (tensor.dim() and examples(batch) == 1):
+        return None
+    others = [recorder.find(t) for _, t in backward if t is not tensor]
+    unseen = graph.ancestors(others) - graph.ancestors([i])
+    return None if any(_weighs(graph, j) for j in unseen) else (name, tensor)
+
+
+def _weighs(graph: Graph, i: int) -> bool:
+    """Whether value ``i`` is what a layer with weights makes of data."""
+    value, values = graph.values[i], graph.values
+    learned = any(values[j].param and not values[j].data for j in value.inputs)
+    return value.data and learned and value.kind in _LAYERS
 
 
 def _fresh(graph: Graph, only: set[int]) -> bool:
