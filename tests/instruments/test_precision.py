@@ -921,7 +921,7 @@ def test_the_page_prints_what_it_says() -> None:
 
 
 class Sixfold(nn.Module):
-    """``h + 6 down(relu(up(h)))``: a parameter's gradient is a sum over examples, and the larger."""
+    """``h + 6 down(relu(up(h)))``: a parameter's gradient sums over examples and is larger."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -945,6 +945,7 @@ def test_the_loss_is_scaled_until_any_gradient_overflows(depth: int) -> None:
     double, h = copy.deepcopy(model).double(), x.double()
     made = [h.requires_grad_()]
     for block in double:
+        assert isinstance(block, Sixfold)
         made += [up := block.up(h), active := F.relu(up), down := block.down(active)]
         made += [six := 6 * down, h := h + six]
     total = F.cross_entropy(h, torch.arange(64) % 10)

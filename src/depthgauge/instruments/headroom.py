@@ -139,8 +139,8 @@ def _least(bits: Sequence[float]) -> float:
 
 
 def scaling(widest: Ran, told: Iterable[str], note: dict[str, Any]) -> None:
-    """How far the loss can be scaled up: until a parameter's gradient overflows, and until any does,
-    that of a value or of a parameter."""
+    """How far the loss can be scaled up: until a parameter's gradient overflows, and until any
+    does, that of a value or of a parameter."""
     if not widest.parameters:
         note["loss_scaling"] = None
         note.setdefault("loss_scaling_reason", "no gradient of a parameter was measured")
