@@ -14,8 +14,8 @@ from tests.cli.command import Command
 HEAVY = ("torch", "numpy", "pandas", "pydantic", "rich", "matplotlib", "depthgauge.measurement")
 OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
-    "measure": "--against --arg --batch --batch-axis --branches --budget --corridor --debug --depth "
-    "--depths --device --directions --draws --dtype --examples --exclude --help --include "
+    "measure": "--against --arg --batch --batch-axis --branches --budget --corridor --debug "
+    "--depth --depths --device --directions --draws --dtype --examples --exclude --help --include "
     "--init --input --instruments --json --labels --lr --optimizer --output --probes "
     "--quiet --rank --scalar --seed --size --steps --tokens --until --width",
     "sweep": "--arg --batch --budget --corridor --debug --depths --device --dtype --examples "
