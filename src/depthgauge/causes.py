@@ -48,7 +48,7 @@ def causes(model: nn.Module, batch: Any, loss: Any, passed: Pass, readings: Read
         *_copies(passed),
         *_kernels(passed),
         *zeros(model, batch, loss, passed),
-        *mixed(model, batch, passed.graph),
+        *mixed(model, batch, passed.graph, passed.axis),
         *_saturated(passed, readings),
         *_head(passed, readings),
     ]

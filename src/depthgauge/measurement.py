@@ -90,6 +90,7 @@ def measure(
     effort: Effort | None = None,
     include: str | None = None,
     exclude: str | None = None,
+    batch_axis: int | None = None,
     progress: Progress | None = None,
 ) -> Profile:
     """Measure both rivers through a network: an equation, or any ``nn.Module``.
@@ -100,7 +101,9 @@ def measure(
     when it raises. ``loss(output)`` or ``loss(output, batch)`` gives the number whose gradient goes
     back; else a loss among the outputs; else a random cotangent of RMS 1 at the output, drawn from
     ``seed``. ``include`` and ``exclude`` are regular expressions on module names, searched in a
-    site's path. The model runs as it is: in its own mode, precision and place.
+    site's path. ``batch_axis``: of the batch, along which it counts examples; by default what the
+    pass says, where attention or a recurrent layer takes ``(positions, examples, width)``, else
+    the first. The model runs as it is: in its own mode, precision and place.
 
     **An equation.** A Gaussian batch (or the tensor given) goes down through the depth, a gradient
     of RMS 1 comes back; every state, gradient and activation is turned into a few numbers where it
@@ -149,9 +152,11 @@ def measure(
             effort=effort,
             include=include,
             exclude=exclude,
+            batch_axis=batch_axis,
         )
     expect_callable("progress", progress, "a function of (done, total)")
-    for name, value in (("loss", loss), ("include", include), ("exclude", exclude)):
+    others = {"loss": loss, "include": include, "exclude": exclude, "batch_axis": batch_axis}
+    for name, value in others.items():
         if value is not None:
             raise SpecificationError(
                 f"{name} was given with an equation; it is for an nn.Module, so leave it out or "

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from depthgauge.instruments.hessian import duplicate
+from depthgauge.trace.axes import Axes
 from depthgauge.trace.batches import call, mapped, tensors
 from depthgauge.trace.forward import quiet
 from depthgauge.trace.graph import Graph, Value
@@ -31,18 +32,24 @@ _TURNED: Final = ("T", "mT", "H", "mH", "t", "adjoint", "movedim", "moveaxis", "
 _ROUNDING: Final = 1e-5
 
 
-def mixed(model: nn.Module, batch: Any, graph: Graph) -> list[str]:
-    """The sentence, or none."""
+def mixed(model: nn.Module, batch: Any, graph: Graph, axis: int = 0) -> list[str]:
+    """The sentence, or none; ``axis``: of the batch, along which it counts examples."""
     found = [value for value in graph.values if _over_positions(value) and _last(graph, value)]
     if not found:
         return []
-    path = graph.calls[found[0].call].path or "the model"
+    path, axes = graph.calls[found[0].call].path or "the model", Axes(graph, axis)
+    if axis and axes.state(found[0].index, found[0].shape[:-1], axes.examples) == 1:
+        return [
+            f"norm axis: {len(found)} norms are over examples and channels together ('{path}', "
+            f"{tuple(found[0].shape[1:])}), so that each example depends on all others: normalise "
+            f"the last axis alone"
+        ]
     said = (
         f"norm axis: {len(found)} norms are over positions and channels together ('{path}', "
         f"{tuple(found[0].shape[1:])}), so that positions keep their own sizes and each depends on "
         f"all others"
     )
-    leak, own = _leak(model, batch)
+    leak, own = _leak(model, batch, int(axis == 0))
     if leak > _ROUNDING >= own:
         said += (
             f"; the last position changes the outputs before it by {100 * leak:.2g} per cent, and "
@@ -151,32 +158,34 @@ class _Each(TorchFunctionMode):
         return out
 
 
-def _leak(model: nn.Module, batch: Any) -> tuple[float, float]:
-    """How much outputs at earlier positions change with the last position, relative to them, and
-    how much where norms see one position alone; 0 and 1 where that cannot be asked."""
+def _leak(model: nn.Module, batch: Any, axis: int) -> tuple[float, float]:
+    """How much outputs at earlier positions, along this axis, change with the last position,
+    relative to them, and how much where norms see one position alone; 0 and 1 where that cannot be
+    asked."""
 
     def changed(x: Tensor) -> Tensor:
         other = x.clone()
-        if x.dim() > 1 and x.shape[1] > 1:
-            other[:, -1] = -x[:, -1] if x.is_floating_point() else x[:, 0]
+        if x.dim() > 1 and x.shape[axis] > 1:
+            last = -x.select(axis, -1) if x.is_floating_point() else x.select(axis, 0)
+            other.select(axis, -1).copy_(last)
         return other
 
     try:
         with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
             copied, other = duplicate(model).eval(), mapped(batch, changed)
-            leak = _apart(call(copied, batch), call(copied, other))
+            leak = _apart(call(copied, batch), call(copied, other), axis)
             if not leak > _ROUNDING:
                 return leak, 1.0
             with _Each():
-                return leak, _apart(call(copied, batch), call(copied, other))
+                return leak, _apart(call(copied, batch), call(copied, other), axis)
     except Exception:  # a model that takes no other batch
         return 0.0, 1.0
 
 
-def _apart(one: Any, two: Any) -> float:
+def _apart(one: Any, two: Any, axis: int) -> float:
     """Of two outputs, at all positions but the last: the difference relative to the first."""
     a, b = ([t for _, t in tensors(x) if t.is_floating_point() and t.dim() > 2] for x in (one, two))
     if not a or not b:
         return 0.0
-    before, after = a[0][:, :-1], b[0][:, :-1]
+    before, after = (x[0].narrow(axis, 0, x[0].shape[axis] - 1) for x in (a, b))
     return float((after - before).double().norm() / before.double().norm().clamp_min(1e-30))

@@ -14,7 +14,7 @@ from depthgauge.jsonable import why_not_finite
 from depthgauge.remarks import remarks
 from depthgauge.sites import QUANTITIES, FloatArray
 from depthgauge.sparkline import sparkline
-from depthgauge.summaries import spread
+from depthgauge.summaries import batch_words, spread
 
 if TYPE_CHECKING:
     from depthgauge.profile import Profile
@@ -55,7 +55,7 @@ def text(profile: Profile) -> str:
     lines = [
         *(profile.equation or profile.target).splitlines(),
         f"depth {profile.depth}, width {profile.width}, {profile.branches} branches, "
-        f"batch {profile.batch}, {profile.dtype}, {seeds}",
+        f"{batch_words(profile)}, {profile.dtype}, {seeds}",
         *_summary(profile),
         *_sparklines(profile),
         *_steepest(profile),

@@ -55,6 +55,7 @@ def remarks(profile: Profile) -> list[str]:
     return [
         *(map(str, causes) if isinstance(causes, list | tuple) else ()),
         *([str(blind)] if (blind := profile.settings.get("blind")) else []),
+        *_placed(profile.settings.get("batch_axis"), profile.settings.get("batch_axis_reason")),
         *_woken(profile.settings.get("waking")),
         *said(profile, dead),
         *_collapse(profile, "correlation", "examples come", dead),
@@ -63,6 +64,15 @@ def remarks(profile: Profile) -> list[str]:
         *_replaced(notes, profile.not_measured.values()),
         *([_NO_LOSS] if not trained and any(name in profile for name in _OF_A_LOSS) else []),
     ]
+
+
+def _placed(axis: object, reason: object) -> Iterator[str]:
+    """That examples are not along the first axis of the batch, where the pass says so."""
+    if axis and reason:
+        yield (
+            f"examples are counted along axis {axis} of the batch, since {reason}: if its first "
+            f"axis holds examples, that layer mixes them (batch_first=True does not)"
+        )
 
 
 def _woken(paths: object) -> Iterator[str]:

@@ -20,6 +20,7 @@ __all__ = [
     "DRIFT_FLOOR",
     "SUMMARIES",
     "Spread",
+    "batch_words",
     "has_loss",
     "quantities_for",
     "spread",
@@ -91,6 +92,13 @@ def without_loss(profile: Profile, name: str) -> str:
 def quantities_for(name: str, loss: bool) -> tuple[str, ...]:
     """The quantities that a summary is made of; none where it has no size without a ``loss``."""
     return () if name in _SCALED_BY_THE_LOSS and not loss else _SOURCES[name]
+
+
+def batch_words(profile: Profile) -> str:
+    """How many examples, and where in the batch they are if not along its first axis."""
+    axis = profile.settings.get("batch_axis")
+    where = f" (examples along axis {axis})" if axis else ""
+    return f"batch {profile.batch}{where}"
 
 
 def has_loss(profile: Profile) -> bool:

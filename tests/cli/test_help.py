@@ -14,10 +14,10 @@ from tests.cli.command import Command
 HEAVY = ("torch", "numpy", "pandas", "pydantic", "rich", "matplotlib", "depthgauge.measurement")
 OPTIONS = {
     "suite": "--debug --help --json --output --quiet",
-    "measure": "--against --arg --batch --branches --budget --corridor --debug --depth --depths "
-    "--device --directions --draws --dtype --examples --exclude --help --include --init --input "
-    "--instruments --json --labels --lr --optimizer --output --probes --quiet --rank --scalar "
-    "--seed --size --steps --tokens --until --width",
+    "measure": "--against --arg --batch --batch-axis --branches --budget --corridor --debug "
+    "--depth --depths --device --directions --draws --dtype --examples --exclude --help --include "
+    "--init --input --instruments --json --labels --lr --optimizer --output --probes "
+    "--quiet --rank --scalar --seed --size --steps --tokens --until --width",
     "sweep": "--arg --batch --budget --corridor --debug --depths --device --dtype --examples "
     "--help --init --input --instruments --json --lr --optimizer --output --probes --quiet "
     "--scalar --seed --size --tokens --width",
@@ -87,7 +87,7 @@ def test_help_lists_the_commands_and_version_is_the_packages(command: Command) -
 def test_the_options_of_a_command(command: Command, name: str) -> None:
     ran = command(name, "--help")
     assert (ran.status, ran.err) == (0, "")
-    listed = re.findall(r"^ +(?:-\w, )?(--\w+)", ran.out.partition("Options:")[2], re.M)
+    listed = re.findall(r"^ +(?:-\w, )?(--[\w-]+)", ran.out.partition("Options:")[2], re.M)
     assert " ".join(sorted(listed)) == OPTIONS[name]
 
 

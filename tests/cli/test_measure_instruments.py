@@ -199,6 +199,26 @@ def test_labels_and_directions(command: Command, target: str, tmp_path: Path) ->
     assert ran.document["sites"][0]["component_gains"] == [1, 1]
 
 
+def test_the_axis_of_examples(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "rows.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "def build():\n    return nn.Linear(8, 8), torch.randn(5, 3, 8)\n"
+    )
+    target = f"{tmp_path / 'rows.py'}:build"
+    assert command("measure", target, "--json").document["batch"] == 5
+    document = command("measure", target, "--batch-axis", "1", "--json").document
+    assert (document["batch"], document["settings"]["batch_axis"]) == (3, 1)
+    assert "batch 3 (examples along axis 1)" in command("measure", target, "--batch-axis", "1").out
+    for given, message in (
+        ((target, "--batch-axis", "x"), "--batch-axis is 'x', expected a whole number"),
+        ((target, "--batch-axis", "3"), "batch_axis is 3, expected the axis of the batch"),
+        (("h + W(h)", "--batch-axis", "0"), "--batch-axis is for Python code"),
+    ):
+        ran = command("measure", *given)
+        assert ran.status == 2
+        assert message in ran.err
+
+
 def test_exponents_of_a_builder_over_seeds(command: Command, target: str) -> None:
     options = ("--depths", "2,4,8", "--lr", "1e-3", "--json")
     several = command("measure", target, *options, "--seed", "0..2").document["exponents"]

@@ -918,3 +918,41 @@ def test_the_page_prints_what_it_says() -> None:
         env=dict(os.environ),
     )
     assert done.stdout == shown
+
+
+class Sixfold(nn.Module):
+    """``h + 6 down(relu(up(h)))``: a parameter's gradient sums over examples and is larger."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(n, 4 * n), nn.Linear(4 * n, n)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + 6 * self.down(F.relu(self.up(h)))
+        return out
+
+
+@pytest.mark.parametrize("depth", [1, 14])
+def test_the_loss_is_scaled_until_any_gradient_overflows(depth: int) -> None:
+    """Against every gradient of the pass, that of the loss itself among them."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(Sixfold(16) for _ in range(depth))), torch.randn(64, 16)
+
+    def loss(out: Tensor) -> Tensor:
+        return F.cross_entropy(out.float(), torch.arange(64) % 10)
+
+    room = found_in(model, x, "float16", loss=loss).notes["precision"]["loss_scaling"]["float16"]
+    double, h = copy.deepcopy(model).double(), x.double()
+    made = [h.requires_grad_()]
+    for block in double:
+        assert isinstance(block, Sixfold)
+        made += [up := block.up(h), active := F.relu(up), down := block.down(active)]
+        made += [six := 6 * down, h := h + six]
+    total = F.cross_entropy(h, torch.arange(64) % 10)
+    parameters = list(double.parameters())
+    each = [g.abs().max() for g in torch.autograd.grad(total, [*parameters, *made, total])]
+    most = 65504.0
+    bits = math.floor(math.log2(most / float(max(each[: len(parameters)]))))
+    every = math.floor(math.log2(most / float(max(each))))
+    assert (room["bits"], room["bits_of_every_gradient"]) == (bits, every)
+    assert every <= bits

@@ -35,6 +35,7 @@ class Code:
     exclude: str | None
     labels: str | None
     work: Work
+    batch_axis: int | None = None
 
     def measured(self) -> Profile:
         """Build the model that the code names and measure it, at several depths if they vary."""
@@ -69,6 +70,7 @@ class Code:
             **self.work.given(effort),
             include=self.include,
             exclude=self.exclude,
+            batch_axis=self.batch_axis,
             name=self.target,
         )
         profile = watch.noted(profile, built.module)

@@ -126,6 +126,10 @@ def measure(
     directions: Annotated[
         str | None, option("--directions", "FILE", "A .npy of (n,) or (k, n) numbers to follow.")
     ] = None,
+    batch_axis: Annotated[
+        str | None,
+        option("--batch-axis", "AXIS", "The axis of a module's batch that counts examples."),
+    ] = None,
     arg: Args = None,
     input: Inputs = None,
     include: Annotated[
@@ -156,7 +160,7 @@ def measure(
     }  # fmt: skip
     others = {
         "--arg": arg, "--input": input, "--include": include, "--exclude": exclude,
-        "--labels": labels,
+        "--labels": labels, "--batch-axis": batch_axis,
     }  # fmt: skip
     belong(target, code, options, others)
     work = Work(
@@ -185,6 +189,7 @@ def measure(
                 exclude,
                 labels,
                 work,
+                whole("--batch-axis", batch_axis),
             ),
             Screen(json, quiet, output_path),
             within,

@@ -122,9 +122,10 @@ def _labelled(state: Kept, labels: Tensor) -> Tensor | None:
     label of its own; None where the state has other numbers of these."""
     if labels.dim() == 1:
         return state.rows(state.value[None])[0] if state.examples == len(labels) else None
-    if state.value.dim() != 3 or state.value.shape[:2] != labels.shape:
+    value = state.value if state.axis is None else state.value.movedim(state.axis, 0)
+    if value.dim() != 3 or value.shape[:2] != labels.shape:
         return None
-    return state.value.reshape(labels.numel(), -1)
+    return value.reshape(labels.numel(), -1)
 
 
 def _classes(chain: Chain, subject: Subject, found: Found) -> None:

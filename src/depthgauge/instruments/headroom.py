@@ -139,17 +139,19 @@ def _least(bits: Sequence[float]) -> float:
 
 
 def scaling(widest: Ran, told: Iterable[str], note: dict[str, Any]) -> None:
-    """How far the loss can be scaled up: until a parameter's gradient overflows, and until that of
-    any value does."""
+    """How far the loss can be scaled up: until a parameter's gradient overflows, and until any
+    does, that of a value or of a parameter."""
     if not widest.parameters:
         note["loss_scaling"] = None
         note.setdefault("loss_scaling_reason", "no gradient of a parameter was measured")
         return
     seen = widest.ranges.gradients.values()
+    given = [dense(g) for g in widest.parameters.values()]
     every = [math.nan if widest.lost else one.largest for one in seen]
+    every += [extent(g).largest for g in given]
     note["loss_scaling"] = {}
     for name in told:
-        room = scaling_room(map(dense, widest.parameters.values()), name)
+        room = scaling_room(given, name)
         bits = _least([headroom_bits(top, name) for top in every] or [math.inf])
         every_reason = "some gradient is not finite" if math.isnan(bits) else "every one is 0"
         reason = {"bits_reason": "no gradient is above 0 and finite"} if room.bits is None else {}

@@ -23,7 +23,7 @@ from depthgauge.remarks import remarks
 from depthgauge.report.tables import GAP, Column, curve, paragraph, plain, print_table, terminal
 from depthgauge.sites import FloatArray, Site
 from depthgauge.study.corridor import Verdict
-from depthgauge.summaries import spread
+from depthgauge.summaries import batch_words, spread
 
 __all__ = ["print_profile", "profile_line"]
 
@@ -193,7 +193,7 @@ def _places(stream: Mapping[str, Any]) -> list[str]:
 def _run(profile: Profile) -> str:
     seeds = profile.seeds
     several = f"{len(seeds)} seeds ({_range(seeds)})" if len(seeds) > 1 else f"seed {seeds[0]}"
-    parts = [f"width {profile.width}", f"batch {profile.batch}", profile.dtype, several]
+    parts = [f"width {profile.width}", batch_words(profile), profile.dtype, several]
     if mode := profile.settings.get("mode"):
         parts.append(f"{mode} mode")
     if init := profile.settings.get("init"):

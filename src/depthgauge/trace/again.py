@@ -14,6 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from depthgauge.errors import NetworkError
 from depthgauge.network.chain import Chain, Kept, twice_differentiable
 from depthgauge.trace.alike import alike, counterparts, uncast
+from depthgauge.trace.axes import Axes
 from depthgauge.trace.batches import examples, tensors
 from depthgauge.trace.forward import Forward, Refused, forward
 from depthgauge.trace.graph import Graph
@@ -55,12 +56,12 @@ def chain(
         if not same or again.shut:
             opened.close()
             again = opened.enter_context(_again(model, batch, before, at, graph, _Opened()))
-        count, full = examples(batch), _examples(before.graph)
+        count, axes = examples(batch, before.axis), Axes(before.graph, before.axis)
         states = []
         for i, j in zip(wanted, at, strict=True):
             edge, value = (None, None) if j is None else again.kept(graph.places[j])
             shape = before.graph.values[i].shape
-            axis = _axis(shape, full)
+            axis = axes.state(i, shape, axes.examples)
             expected = [count if k == axis else n for k, n in enumerate(shape)]
             if value is None or list(value.shape) != expected:
                 raise StatesLostError(
@@ -154,13 +155,3 @@ def _again(
             found.recorder.find(tensor)
         where = found.recorder.graph.places
         yield _Again(found, {where[i]: edge for i, edge in watcher.edges.items()})
-
-
-def _examples(graph: Graph) -> int:
-    """How many examples the batch of a recorded pass had."""
-    return next((v.shape[0] for v in graph.values if v.kind == "input" and v.shape), 1)
-
-
-def _axis(shape: Sequence[int], count: int) -> int | None:
-    """The axis of a state that counts the examples: the first of that size, none if none is."""
-    return next((i for i, n in enumerate(shape) if n == count), None)

@@ -42,9 +42,9 @@ def _items(tree: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def examples(batch: Any) -> int:
-    """How many examples a batch has: the first axis of its first tensor."""
-    return next((t.shape[0] for _, t in tensors(batch) if t.dim()), 1)
+def examples(batch: Any, axis: int = 0) -> int:
+    """How many examples a batch has: along this axis of the first of its tensors that has it."""
+    return next((t.shape[axis] for _, t in tensors(batch) if t.dim() > axis), 1)
 
 
 def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -25,6 +25,7 @@ from depthgauge.causes import blind, causes, waking
 from depthgauge.errors import SpecificationError, expect
 from depthgauge.instruments.correlation import same
 from depthgauge.instruments.subject import Effort, Subject
+from depthgauge.network.spec import whole_number
 from depthgauge.probing import deepened
 from depthgauge.profile import Profile
 from depthgauge.sites import ALIKE, QUANTITIES, Column, Site
@@ -58,6 +59,7 @@ def measure_module(
     effort: Effort | None = None,
     include: str | None = None,
     exclude: str | None = None,
+    batch_axis: int | None = None,
     name: str = "",
 ) -> Profile:
     """Both rivers of a module, and what heavier instruments find in it; arguments as in
@@ -78,7 +80,7 @@ def measure_module(
     model, notes = unwrapped(model)
     branches = any("branch" in QUANTITIES[q].roles for q in quantities)
     readings = Readings(statistics["state"], statistics["gradient"], statistics["gate"], branches)
-    given = Given(model, batch, loss, seeds[0], *aims)
+    given = Given(model, batch, loss, seeds[0], *aims, axis=_axis_of(batch, batch_axis))
 
     def found() -> Profile:
         traced = _measured(given, readings, quantities, wanted, notes, name)
@@ -123,7 +125,8 @@ def _measured(
 ) -> _Traced:
     start = perf_counter()
     model, batch = given.model, given.batch
-    passed = run(model, batch, given.loss, readings, given.seed)
+    passed = run(model, batch, given.loss, readings, given.seed, given.axis)
+    count = examples(batch, passed.axis)
     held = passed.held
     analysis = analyse(passed.graph, readings, dict([*held.parameters, *held.buffers]))
     graph = passed.graph
@@ -132,7 +135,6 @@ def _measured(
     filtered = len(rows) < len(every)
     columns = _columns(rows, readings, quantities)
     shapes = (graph.values[i].shape for t in analysis.tracks for i in t.states)
-    count = examples(batch)
     positions = (max(a * b // max(count, 1), 1) for a, b, _ in (s for s in shapes if len(s) == 3))
     solitary = alone(count, max(positions, default=0))
     for q in solitary:
@@ -153,7 +155,7 @@ def _measured(
         branches=sum(len(track.stream.branches) for track in analysis.tracks),
         streams=tuple(_document(analysis, track) for track in analysis.tracks),
         dtype=_dtype(held, batch),
-        batch=examples(batch),
+        batch=count,
         seeds=(given.seed,),
         seed_axis=False,
         sites=tuple([Site(i, row.block, row.path, row.role) for i, row in enumerate(rows)]),
@@ -162,7 +164,9 @@ def _measured(
             "mode": "train" if model.training else "eval",
             "parameters": sum(p.numel() for _, p in held.parameters),
             "input": {path or "input": list(t.shape) for path, t in tensors(batch)},
-            **({"examples": ALIKE} if _alike(batch) else {}),
+            **({"examples": ALIKE} if _alike(batch, passed.axis) else {}),
+            **({"batch_axis": passed.axis} if passed.axis else {}),
+            **({"batch_axis_reason": passed.axis_reason} if passed.axis_reason else {}),
             "cotangent": passed.cotangent,
             "device": _device(held),
             "notes": [*notes, *passed.notes, *_unsaid(analysis)],
@@ -190,6 +194,19 @@ def _stopped(profile: Profile) -> bool:
     """Whether no gradient at all comes to some state."""
     column = profile.columns.get("gradient_rms")
     return column is not None and bool((column.values == 0).any())
+
+
+def _axis_of(batch: Any, axis: int | None) -> int | None:
+    """The axis of examples that was given, if one was."""
+    if axis is None:
+        return None
+    most = max((t.dim() for _, t in tensors(batch)), default=0) - 1
+    if (given := whole_number(axis)) is None or not 0 <= given <= most:
+        raise SpecificationError(
+            f"batch_axis is {axis!r}, expected the axis of the batch that counts examples, a whole "
+            f"number from 0 to {max(most, 0)}, or None for what the pass says"
+        )
+    return given
 
 
 def _patterns(include: str | None, exclude: str | None) -> Callable[[str], bool]:
@@ -522,11 +539,11 @@ def _dtype(held: Inventory, batch: Any) -> str:
     return dtype_name(max(set(kinds), key=kinds.count)) if kinds else "float32"
 
 
-def _alike(batch: Any) -> bool:
+def _alike(batch: Any, axis: int) -> bool:
     """Whether all examples of the batch are one, in every tensor that has them."""
-    count = examples(batch)
-    held = [t for _, t in tensors(batch) if t.dim() and t.shape[0] == count]
-    return bool(held) and all(same(t) for t in held)
+    count = examples(batch, axis)
+    held = [t for _, t in tensors(batch) if t.dim() > axis and t.shape[axis] == count]
+    return bool(held) and all(same(t.movedim(axis, 0)) for t in held)
 
 
 def _device(held: Inventory) -> str:

@@ -22,9 +22,11 @@ from torch.autograd.graph import Node
 from torch.nn import functional as F
 
 from depthgauge.instruments import gates, rivers
+from depthgauge.instruments.correlation import STATISTICS
 from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
 from depthgauge.trace.affine import affine
+from depthgauge.trace.axes import Axes
 from depthgauge.trace.graph import Graph, Value
 from depthgauge.trace.merges import local
 from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
@@ -110,7 +112,7 @@ class Readings:
         self.attention: dict[int, tuple[float, float, float]] = {}
         self.composites: dict[int, tuple[str, dict[str, Any]] | None] = {}
         self.own = 0.0
-        self.examples = 1  # in the batch
+        self.examples, self.axis = 1, 0  # how many the batch has, along which of its axes
         #: Where on autograd's graph the gradients that are read come by, by value.
         self.edges: dict[int, Edge] = {}
         self._merged = False  # whether a merge was met
@@ -135,19 +137,22 @@ class Readings:
             "state": self.states, "gradient": self.gradients, "branch": self.branches,
             "gate": self.gates,
         }  # fmt: skip
-        self._roles: Roles | None = None  # both from ``begin``
+        self._roles: Roles | None = None  # all from ``begin``
         self._graph: Graph | None = None
+        self._axes: Axes | None = None
+        self.compares = not {*STATISTICS}.isdisjoint(state)  # whether examples are told apart
 
     def forget(self) -> None:
         """Begin again, for another pass."""
-        examples = self.examples
+        examples, axis = self.examples, self.axis
         self.__init__(  # type: ignore[misc]
             self._state, self._gradient, self._gates, self._branches
         )
-        self.examples = examples
+        self.examples, self.axis = examples, axis
 
     def begin(self, graph: Graph) -> None:
         self._graph, self._roles = graph, Roles(graph)
+        self._axes = Axes(graph, self.axis)
 
     # ------------------------------------------------------------------------------- sums
 
@@ -341,7 +346,10 @@ class Readings:
             if not x.is_floating_point() or not x.numel():
                 return
             if not self._small.add(index, x):
-                self.states[index] = numbers(x, self._numbers, self.examples)
+                axis = None
+                if self.compares and self._axes is not None:
+                    axis = self._axes.state(index, x.shape[:-1], self.examples)
+                self.states[index] = numbers(x, self._numbers, axis)
         # What was made without gradients may have one now: the output of a checkpoint.
         if self._gradient and x.requires_grad and index not in self.edges:
             node = x.grad_fn

@@ -29,17 +29,17 @@ _SMALL, _BYTES, _ROWS, _SHAPES = 2**15, 2**21, 64, 4
 Numbers = Sequence[float] | Tensor
 
 
-def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
+def numbers(x: Tensor, names: Sequence[str], axis: int | None = None) -> Numbers:
     """The statistics of one tensor: a list, or on another device a tensor that stays there.
 
-    ``examples``: in the batch; the first axis of that length is theirs.
+    ``axis``: of the examples, None where there is none; correlations are NaN then.
 
     NumPy's kernels, on the tensor's own memory, take a third of PyTorch's time here. Quantiles are
     those of at most ``SAMPLE`` elements, spread evenly.
     """
     flat = rivers.wide(x.detach()).reshape(-1)
     if flat.device.type != "cpu":
-        return _on_device(x, names, examples)
+        return _on_device(x, names, axis)
     a = flat.numpy()
     out: list[float] = []
     top = math.nan
@@ -61,7 +61,7 @@ def numbers(x: Tensor, names: Sequence[str], examples: int = 1) -> Numbers:
             mean = float(total) / a.size
             out.append(mean if math.isfinite(mean) else rivers.mean(flat[None])[0])
         elif name in correlation.STATISTICS:
-            out.append(_between(name, x, examples))
+            out.append(_between(name, x, axis))
         elif name == "row":
             out.append(float(_longest_row(x)))
         else:
@@ -142,10 +142,9 @@ class _Batch:
         self.keys: list[int] = []
 
 
-def _between(name: str, x: Tensor, examples: int) -> float:
+def _between(name: str, x: Tensor, axis: int | None) -> float:
     """The mean cosine between examples, or between the positions of each."""
-    axis = next((i for i, n in enumerate(x.shape[:-1]) if n == examples), None)
-    if axis is None or examples < 1:
+    if axis is None or not x.shape[axis]:
         return math.nan
     x = rivers.wide(x.detach()).movedim(axis, 0)[None]
     found = correlation.of_examples(x) if name == "correlation" else correlation.of_tokens(x)
@@ -201,7 +200,7 @@ def sample(x: Tensor, flat: Tensor) -> Tensor:
     return flat[::stride]
 
 
-def _on_device(whole: Tensor, names: Sequence[str], examples: int = 1) -> Tensor:
+def _on_device(whole: Tensor, names: Sequence[str], axis: int | None = None) -> Tensor:
     x = rivers.wide(whole.detach()).reshape(-1)
     single: dict[str, Callable[[Tensor], Tensor]] = {
         "rms": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel()),
@@ -215,7 +214,7 @@ def _on_device(whole: Tensor, names: Sequence[str], examples: int = 1) -> Tensor
         if name in single:
             out.append(single[name](x))
         elif name in correlation.STATISTICS:
-            out.append(x.new_tensor(_between(name, whole, examples), dtype=torch.float64))
+            out.append(x.new_tensor(_between(name, whole, axis), dtype=torch.float64))
         elif name == "row":
             out.append(_longest_row(whole).double())
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from depthgauge.errors import ModelError, NetworkError, TargetError
 from depthgauge.instruments.rivers import wide
 from depthgauge.trace.admission import check
+from depthgauge.trace.axes import examples_along
 from depthgauge.trace.backward import gradients
 from depthgauge.trace.batches import examples, tensors
 from depthgauge.trace.forward import Forward, Refused, forward, one_line, quiet
@@ -44,6 +45,8 @@ class Pass:
     total: float = math.nan  # what the gradient is of
     lifted: bool = True  # whether the batch required a gradient
     lost: bool = False  # whether what the gradient is of is NaN
+    axis: int = 0  # of the batch, along which it counts examples
+    axis_reason: str = ""  # what the pass says of that, where it was not given
 
 
 def run(
@@ -52,18 +55,31 @@ def run(
     loss: Callable[..., Any] | None,
     readings: Readings,
     seed: int = 0,
+    axis: int | None = None,
 ) -> Pass:
     """Run ``model`` on ``batch`` and its gradient back, and read both on the way.
+
+    ``axis``: of the batch, along which it counts examples; None for what the pass says. Where that
+    is not the first and examples are compared, it is read a second time, with that.
 
     Raises ModelError, with the path of the module, when the model raises; NetworkError for what
     cannot be measured. The model is left as it was in either case.
     """
     start = perf_counter()
-    readings.examples = examples(batch)
+    readings.axis = axis or 0
+    readings.examples = examples(batch, readings.axis)
     with quiet():
         held = inventory(model)
         check(held, batch)
-        return _run(model, held, batch, loss, readings, seed, start)
+        passed = _run(model, held, batch, loss, readings, seed, start)
+        if axis is not None:
+            return replace(passed, axis=axis)
+        found, why = examples_along(passed.graph)
+        if found != readings.axis and readings.compares:
+            readings.axis, readings.examples = found, examples(batch, found)
+            readings.forget()
+            passed = _run(model, held, batch, loss, readings, seed, start)
+        return replace(passed, axis=found, axis_reason=why)
 
 
 def _run(

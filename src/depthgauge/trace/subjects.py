@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from depthgauge.instruments.subject import Branch, Subject
@@ -32,6 +33,7 @@ class Given:
     seed: int
     directions: Tensor | None = None
     labels: Tensor | None = None
+    axis: int | None = None  # of the batch, along which it counts examples
 
 
 def subjects(
@@ -77,19 +79,31 @@ def _subject(
         lambda model=None, batch=None: run(model, batch),
         [graph.path(i) or "input" for i in places],
         _branches(graph, t, track, rows),
-        picked=_apart(given.batch),
+        picked=_apart(given.batch, passed.axis),
         directions=given.directions,
-        labels=given.labels,
+        labels=_as_examples(given.labels, given.batch, passed.axis),
         cotangent=passed.cotangent,
     )
 
 
-def _apart(batch: Any) -> Callable[[Sequence[int]], Any] | None:
-    """What picks examples out of a batch, all of whose tensors have an entry for each."""
-    count = examples(batch)
-    if any(not x.dim() or len(x) != count for _, x in tensors(batch)):
+def _as_examples(labels: Tensor | None, batch: Any, axis: int) -> Tensor | None:
+    """Labels as ``(B,)`` or ``(B, T)``: those of positions that are a part of the batch lie as it
+    does."""
+    own = axis == 1 and labels is not None and any(labels is x for _, x in tensors(batch))
+    return labels.T if own and labels is not None and labels.dim() == 2 else labels
+
+
+def _apart(batch: Any, axis: int) -> Callable[[Sequence[int]], Any] | None:
+    """What picks examples out of a batch, all of whose tensors have an entry for each along this
+    axis."""
+    count = examples(batch, axis)
+    if any(x.dim() <= axis or x.shape[axis] != count for _, x in tensors(batch)):
         return None
-    return lambda places: mapped(batch, lambda x: x[list(places)])
+    if not axis:
+        return lambda places: mapped(batch, lambda x: x[list(places)])
+    return lambda places: mapped(
+        batch, lambda x: x.index_select(axis, torch.tensor(list(places), device=x.device))
+    )
 
 
 def _branches(
