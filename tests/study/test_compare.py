@@ -13,11 +13,15 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from depthgauge.errors import NetworkError, SpecificationError
+from depthgauge.errors import EquationError, NetworkError, SpecificationError
 from depthgauge.measurement import measure
 from depthgauge.network.spec import Network
+from depthgauge.recipes.rewritten import rewritten
 from depthgauge.report.compare_screen import print_comparison
+from depthgauge.study import compare as study
 from depthgauge.study.compare import PLAIN, QUANTITIES, Comparison, compare
+from depthgauge.trace.counted import Layout
+from depthgauge.trace.layout import layout
 from tests.recipes.models import DEPTH, encoder, gpt2, mlp, resnet
 
 
@@ -91,6 +95,49 @@ def test_a_depth_that_a_recipe_does_not_cover_is_left_out() -> None:
     assert list(found.rows[0].updates) == [1, 2, 4]
     assert list(found.rows[1].updates) == [2, 4]
     assert "no weight layer was found" in found.rows[1].reasons["updates at depth 1"]
+
+
+def test_a_depth_at_which_a_formula_is_no_number_is_left_out() -> None:
+    """``sqrt(1 - 2/L)`` of one branch; two have a number, 0."""
+    equation = "h + W2(gelu(W1(layernorm(h), out=4*n)))"
+    sizes: dict[str, Any] = {"width": 8, "batch": 4, "seed": 0}
+    row = compare(equation, ["deepscalelm"], depth=4, **sizes).rows[1]
+    assert list(row.updates) == [2, 4]
+    words = "sqrt(1 - 2/L) with L = 1 is not a real number: sqrt takes a number >= 0"
+    why = f"DeepScaleLM (DSLM) cannot be put into a network of 1 block: {words}"
+    assert row.reasons == {**row.reasons, "updates at depth 1": why}
+    he, refused = compare(equation, ["he", "deepscalelm"], depth=1, **sizes).rows[1:]
+    assert (he.refused, refused.refused) == ("", why)
+    with pytest.raises(EquationError, match="with L = 1 is not a real number"):
+        compare("sqrt(1 - 2/L)*h + W2(relu(W1(h)))", ["he"], depth=1, **sizes)
+    with pytest.raises(NetworkError, match="cannot be put into a network of 1 block"):
+        rewritten(Network(equation, 1, 8), "deepscalelm")
+
+
+def test_a_structure_is_traced_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a seed has the numbers that it has alone."""
+    traced: list[int] = []
+
+    def counted(model: nn.Module, batch: Any) -> Layout:
+        traced.append(1)
+        return layout(model, batch)
+
+    monkeypatch.setattr(study, "layout", counted)
+    target, sizes = "h + W2(relu(W1(h)))", {"width": 8, "batch": 8}
+    recipes = ["he", "lsuv", "prenorm"]  # one that looks at the batch of each seed
+
+    def of(*seeds: int) -> Comparison:
+        return compare(target, recipes, depth=4, seed=seeds, depths=(2, 4), **sizes)
+
+    both = of(0, 1)
+    assert len(traced) == len(recipes) * 2
+    alone = of(1)
+    for one, other in zip(both.rows, alone.rows, strict=True):
+        assert {name: values[1:] for name, values in one.quantities.items()} == other.quantities
+        for depth, updates in one.updates.items():
+            assert set(updates) == set(other.updates[depth])
+    # Another network of the same recipe is traced by itself.
+    assert len(traced) == len(recipes) * 4
 
 
 def test_where_no_recipe_covers_the_network_there_is_nothing_to_compare() -> None:

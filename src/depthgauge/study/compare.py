@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from numbers import Integral
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from depthgauge.arguments import batch_of, network_of, seeds_of
 from depthgauge.equation.nodes import Block
 from depthgauge.errors import (
     DepthgaugeError,
+    EquationError,
     NetworkError,
     SpecificationError,
     expect,
@@ -36,7 +38,7 @@ from depthgauge.network.threads import passes
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import recipe_of
-from depthgauge.recipes.rewritten import rewritten
+from depthgauge.recipes.rewritten import Rewritten, rewritten
 from depthgauge.recipes.rules import Group, Recipe
 from depthgauge.study.functional_step import functional_step
 from depthgauge.study.scaling import Exponent, exponent
@@ -66,6 +68,9 @@ _STEP_SEEDS: Final = 6
 #: Steps in a row of one network, of which the shortest counts.
 _REPEATS: Final = 3
 _UPDATE: Final = "RMS change of 10 logits per unit learning rate, SGD at the recipe's rates"
+#: What a recipe raises for a network that it does not cover, and a formula of it that is no real
+#: number there: ``sqrt(1 - 2/L)`` of one branch.
+_UNCOVERED: Final = (NetworkError, EquationError)
 #: A slope past which an update follows no power of depth, and is told by its factor a branch.
 _STEEP: Final = 6.0
 
@@ -229,25 +234,47 @@ def _spread(row: Row, name: str) -> dict[str, Any]:
     return _stated(row.quantities[name])
 
 
+class _Written(NamedTuple):
+    """What all seeds of a recipe at one depth share, and what is told of the first one built."""
+
+    recipe: Recipe  # held, so that its id stays its own
+    rewritten: Rewritten
+    left: tuple[str, ...]
+    groups: tuple[Group, ...]
+    norm: bool
+
+
 def of_network(network: Network, batch: int = 32) -> Build:
-    """A builder for ``compare``: the recipe in the equation, on Gaussian examples."""
+    """A builder for ``compare``: the recipe in the equation, on Gaussian examples.
+
+    A structure is traced once for each recipe and depth: of another seed it is the same, and what
+    could not be done is told of the first seed that is built.
+    """
+    shared: dict[tuple[int, int], _Written] = {}
+
+    @cache
+    def deep(depth: int) -> Network:
+        return replace(network, depth=depth)
 
     def build(recipe: Recipe | None, depth: int, seed: int) -> Built:
-        deep = replace(network, depth=depth)
         generator = torch.Generator().manual_seed(seed)
-        data = torch.randn(batch, *deep.state_shape, generator=generator)
+        data = torch.randn(batch, *network.state_shape, generator=generator)
         if recipe is None:
-            return Built(deep.module(seed), data)
-        changed = rewritten(deep, recipe)
-        model, changes = changed.network.module(seed), changed.changes
-        if recipe.after is not None:
-            changes = (*changes, recipe.after(model, data))
-        found = layout(model, data)
-        plan = recipe.plan(found)
-        left = tuple(part.said for part in held(model, found, plan) if not part.holds)
-        # A network of blocks alone has no head: the norm in front of it is the head's.
-        headed = plan.final not in (None, "none")
-        return Built(model, data, changes, left, plan.groups, headed)
+            return Built(deep(depth).module(seed), data)
+        known = shared.get((id(recipe), depth))
+        changed = known.rewritten if known else rewritten(deep(depth), recipe)
+        model = changed.network.module(seed)
+        after = (recipe.after(model, data),) if recipe.after is not None else ()
+        if known is None:
+            found = layout(model, data)
+            plan = recipe.plan(found)
+            left = tuple(part.said for part in held(model, found, plan) if not part.holds)
+            # A network of blocks alone has no head: the norm in front of it is the head's.
+            headed = plan.final not in (None, "none")
+            known = _Written(recipe, changed, left, plan.groups, headed)
+            shared[id(recipe), depth] = known
+        changes = (*changed.changes, *after)
+        return Built(model, data, changes, known.left, known.groups, known.norm)
 
     return build
 
@@ -384,7 +411,7 @@ def _row(
     )
     try:
         built = [build(recipe, depth, seed) for seed in seeds]
-    except NetworkError as error:
+    except _UNCOVERED as error:
         if recipe is None:
             raise
         return replace(head, refused=str(error)), None
@@ -405,7 +432,7 @@ def _row(
                 functional_step(network.model, network.batch, seed, network.rates, network.norm)
                 for seed, network in zip(stepped, networks, strict=True)
             ]
-        except NetworkError as error:  # one layer alone may be what the rule leaves out
+        except _UNCOVERED as error:  # one layer alone may be what the rule leaves out
             reasons[f"updates at depth {at}"] = str(error)
             continue
         updates[at] = [update.all for update in moved]
