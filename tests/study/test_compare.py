@@ -153,6 +153,24 @@ def test_pre_norm_has_a_norm_in_front_of_the_head() -> None:
     assert 0 < fitted.slope < 0.7
 
 
+def test_the_rank_under_a_norm_over_the_batch_is_of_one_example_too() -> None:
+    recipes = ["prenorm-batchnorm", "prenorm-layernorm"]
+    equation, width = "h + W2(relu(W1(h)))", 8
+    found = compare(equation, recipes, depth=4, width=width, batch=16, seed=0, depths=(4,))
+    for row in found.rows:
+        (rank,) = row.quantities["effective_rank"]
+        assert 1 <= rank <= width
+    for row, recipe in zip(found.rows[1:], recipes, strict=True):
+        model = rewritten(Network(equation, 4, width), recipe).network.module(0)
+        batch = torch.randn(16, width, generator=torch.Generator().manual_seed(0))
+        whole = measure(model, batch, instruments=["effective_rank_participation"])
+        usual, rank = whole["effective_rank_participation"][0], row.quantities["effective_rank"][0]
+        if recipe.endswith("batchnorm"):  # of the batch as one state of 128 numbers
+            assert usual > 2 * width
+        else:
+            assert usual == pytest.approx(rank)
+
+
 def test_both_sides_of_a_format() -> None:
     found = compare("(h + W2(relu(W1(h))))/sqrt(2)", ["he"], depth=64, width=16, batch=8, seed=0)
     given, he = found.rows
@@ -188,7 +206,11 @@ def test_of_a_module_every_column_has_a_number_or_a_reason(
         assert len(row.updates[3]) == len(row.weight_updates[3]) == 6
     (rank,) = found.rows[0].quantities["effective_rank"]
     whole = measure(*build(), instruments=["effective_rank_participation"])
-    assert rank == pytest.approx(whole["effective_rank_participation"][0], rel=1e-3)
+    usual = whole["effective_rank_participation"][0]
+    if build is resnet:  # batch norm, under which that is of the whole batch
+        assert rank < usual / 2
+    else:
+        assert rank == pytest.approx(usual, rel=1e-3)
     file = io.StringIO()
     print_comparison(found, Console(width=200, file=file))
     screen = " ".join(file.getvalue().split())

@@ -30,6 +30,7 @@ from depthgauge.errors import (
     expect_callable,
     expect_several,
 )
+from depthgauge.instruments.spectra import TOGETHER, own_rank
 from depthgauge.instruments.subject import Effort
 from depthgauge.jsonable import jsonable
 from depthgauge.measurement import Progress, measure
@@ -46,6 +47,7 @@ from depthgauge.study.small import is_small
 from depthgauge.summaries import spread
 from depthgauge.trace.batches import call, tensors
 from depthgauge.trace.layout import layout
+from depthgauge.trace.measuring import followed
 
 __all__ = [
     "QUANTITIES",
@@ -80,7 +82,7 @@ QUANTITIES: Final = {
     "forward_drift": "largest over smallest RMS of a state",
     "gradient_ratio": "RMS of the gradient at the input over that at the output",
     "effective_rank": "participation ratio of the end-to-end Jacobian, of the numbers of one "
-    "example's state",
+    "example's last state by its own first",
     "headroom_float16_bits": "binary digits to overflow of float16, the least of any site",
     "underflow_headroom_bits": "binary digits to underflow of float16, the least of any site",
     "branch_to_stream": "RMS of a branch over the stream's, the mean over branches",
@@ -461,11 +463,12 @@ def _row(
 
 def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, float]:
     """One seed's numbers; why there is none is put into ``reasons``."""
+    effort = Effort(sites=1, seed=seed)  # from end to end alone: the other sites are not shown
     profile = measure(
         built.model,
         built.batch,
         seed=seed,
-        effort=Effort(sites=1, seed=seed),  # from end to end alone: the other sites are not shown
+        effort=effort,
         instruments=[
             "rivers",
             "branches",
@@ -494,11 +497,26 @@ def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, flo
             found[name] = float(reduce(profile[column]))
         else:
             reasons[name] = profile.why_not(column)
+    if profile.settings["instruments"].get("spectrum", {}).get("examples") == TOGETHER:
+        # What was found is of the whole batch, as one state of so many times the numbers.
+        del found["effective_rank"]
+        try:
+            found["effective_rank"] = _own_rank(built, seed, effort)
+        except (DepthgaugeError, RuntimeError) as error:
+            reasons["effective_rank"] = str(error).strip().partition("\n")[0]
     for name in ("headroom_float16_bits", "underflow_headroom_bits"):
         if found.get(name) == math.inf:  # nothing but zeros, which no format loses
             del found[name]
             reasons[name] = reasons.get("gradient_ratio") or "there are only zeros"
     return found
+
+
+def _own_rank(built: Built, seed: int, effort: Effort) -> float:
+    """The effective rank of a network whose examples act on one another, of its first stream."""
+    streams = followed(built.model, built.batch, seed=seed)
+    if isinstance(streams, str):
+        raise NetworkError(streams)
+    return own_rank(streams[0], effort)
 
 
 def _fitted(name: str, updates: dict[int, list[float]], reasons: dict[str, str]) -> Exponent | None:

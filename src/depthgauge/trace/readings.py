@@ -434,9 +434,7 @@ class Readings:
                 del flat[: len(row)]
 
 
-def _hold(
-    held: dict[int, tuple[Tensor, int]], index: int, made: tuple[Tensor, int]
-) -> None:
+def _hold(held: dict[int, tuple[Tensor, int]], index: int, made: tuple[Tensor, int]) -> None:
     """Hold one more, and of too many the first no longer."""
     held[index] = made
     if len(held) > _RECENT:
