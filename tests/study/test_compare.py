@@ -123,11 +123,11 @@ def test_a_structure_is_traced_once_for_all_seeds(monkeypatch: pytest.MonkeyPatc
         return layout(model, batch)
 
     monkeypatch.setattr(study, "layout", counted)
-    target, sizes = "h + W2(relu(W1(h)))", {"width": 8, "batch": 8}
     recipes = ["he", "lsuv", "prenorm"]  # one that looks at the batch of each seed
 
     def of(*seeds: int) -> Comparison:
-        return compare(target, recipes, depth=4, seed=seeds, depths=(2, 4), **sizes)
+        sizes: dict[str, Any] = {"depth": 4, "width": 8, "batch": 8, "depths": (2, 4)}
+        return compare("h + W2(relu(W1(h)))", recipes, seed=seeds, **sizes)
 
     both = of(0, 1)
     assert len(traced) == len(recipes) * 2

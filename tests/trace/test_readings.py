@@ -147,7 +147,8 @@ class Scaled(nn.Module):
         u = self.n(x)
         for _ in range(20 if self.long else 1):
             u = torch.tanh(u * 1.1)
-        return 0.8 * x + self.f(u)
+        added: Tensor = self.f(u)
+        return 0.8 * x + added
 
 
 def stack(stem: bool, long: bool) -> tuple[nn.Sequential, Tensor]:

@@ -497,7 +497,8 @@ def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, flo
             found[name] = float(reduce(profile[column]))
         else:
             reasons[name] = profile.why_not(column)
-    if profile.settings["instruments"].get("spectrum", {}).get("examples") == TOGETHER:
+    notes: dict[str, Any] = profile.settings["instruments"]  # type: ignore[assignment]
+    if notes.get("spectrum", {}).get("examples") == TOGETHER:
         # What was found is of the whole batch, as one state of so many times the numbers.
         del found["effective_rank"]
         try:
