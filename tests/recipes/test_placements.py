@@ -343,8 +343,8 @@ class Apart(nn.Module):
         self.gate, self.up, self.down = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        gate: Tensor = F.silu(self.gate(self.a(x)))
-        return x + self.down(gate * self.up(self.b(x)))
+        total: Tensor = x + self.down(F.silu(self.gate(self.a(x))) * self.up(self.b(x)))
+        return total
 
 
 def apart() -> tuple[nn.Module, Any]:
@@ -377,7 +377,7 @@ def test_layers_side_by_side_may_have_a_norm_each() -> None:
 
 @pytest.mark.parametrize("name", ["prenorm-batchnorm", "sandwich-batchnorm", "prenorm-layernorm"])
 def test_of_an_equation_with_a_norm_in_front_of_each_layer(name: str) -> None:
-    changed, model, batch = on_equation(name, "h + W3(silu(W1(rmsnorm(h)))*W2(rmsnorm(h)))")
+    changed, _, batch = on_equation(name, "h + W3(silu(W1(rmsnorm(h)))*W2(rmsnorm(h)))")
     assert str(changed.block).count(f"{name.partition('-')[2]}(h)") == 2
     bare = Network("h + W3(silu(W1(batchnorm(batchnorm(h))))*W2(batchnorm(h)))", 4, 8).module(0)
     assert "one norm is to stand at each" in said(audit(bare, batch[:, :8], "prenorm"))
