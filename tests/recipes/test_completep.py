@@ -19,7 +19,7 @@ from depthgauge.recipes.registry import RECIPES
 from depthgauge.recipes.rules import Group, init_of, number_of
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
-from tests.recipes.models import _tokens, bert, gpt2, llama, mlp, plain, resnet, transformer
+from tests.recipes.models import _tokens, bert, llama, mlp, plain, resnet, transformer
 
 BLOCK = "h = h + attention(layernorm(h), heads=4); h = h + W2(gelu(W1(layernorm(h), out=4*n)))"
 
@@ -99,12 +99,7 @@ def test_another_multiplier_is_named(factor: str, words: str) -> None:
     assert words.replace("1 h . ", "1 h + ") in said(found)
 
 
-def test_what_is_left_of_gpt2_and_bert_is_said() -> None:
-    model, batch = gpt2()
-    left = apply(model, batch, "completep").left
-    assert len(left) == 4
-    assert all("no layer makes the queries alone" in line for line in left[:3])
-    assert "0 of 3 attention logits that are 1/d q k" in left[3]
+def test_a_matrix_outside_of_branches_is_a_group_of_its_own() -> None:
     model, batch = bert()
     plan = completep().plan(layout(model, batch))
     assert plan.groups[2].paths == ("cls.predictions.transform.dense.weight",)

@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from depthgauge.errors import NetworkError
 from depthgauge.network.spec import Network
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.audit import audit
+from depthgauge.recipes.heads import QueryTimes
 from depthgauge.recipes.mup import mup
 from depthgauge.recipes.rates import grouped
+from depthgauge.recipes.wrappers import Times
 from depthgauge.trace.layout import layout
 from tests.recipes.contract import broken, on_equation, on_module, redrawn, said
-from tests.recipes.models import bert, encoder, gpt2, llama, mlp, plain, resnet
+from tests.recipes.models import bert, encoder, gpt2, llama, mlp, neox, plain, resnet
 
 BLOCK = "h = h + attention(layernorm(h), heads=4); h = h + W2(gelu(W1(layernorm(h), out=4*n)))"
 
@@ -116,14 +119,103 @@ def test_a_head_that_shrinks_with_the_width_is_named_and_zero_is_a_recipe_of_its
     assert "weights of the head: zero, expected" in said(audit(zero, batch, "mup"))
 
 
+class Packed(nn.Module):
+    """Attention whose queries, keys and values are one layer, in the ``order`` of its outputs."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order, self.norm = order, nn.LayerNorm(32)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, h: Tensor) -> Tensor:
+        made = self.qkv(self.norm(h))
+        if self.order == "head by head":
+            heads = made.unflatten(-1, (4, 24)).transpose(1, 2).chunk(3, -1)
+        else:
+            heads = [x.unflatten(-1, (4, 8)).transpose(1, 2) for x in made.chunk(3, -1)]
+        q, k, v = heads if self.order != "keys first" else (heads[1], heads[0], heads[2])
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
+        total: Tensor = h + self.out(mixed)
+        return total
+
+
+def packed(order: str = "in turn") -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    blocks = [Packed(order) for _ in range(2)]
+    return nn.Sequential(*blocks, nn.Linear(32, 5)), torch.randn(2, 6, 32)
+
+
+@pytest.mark.parametrize("recipe", ["mup", "depth-mup", "completep"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        gpt2,
+        neox,
+        lambda: encoder(pre=True),
+        packed,
+        lambda: packed("keys first"),
+        lambda: packed("head by head"),
+    ],
+    ids=["gpt2", "neox", "encoder", "in turn", "keys first", "head by head"],
+)
+def test_where_one_layer_makes_queries_keys_and_values(
+    build: Callable[[], tuple[nn.Module, Any]], recipe: str
+) -> None:
+    applied, batch = on_module(recipe, build)
+    attending = [b for b in layout(applied.model, batch).branches if b.head]
+    assert [b.logits for b in attending] == pytest.approx([1 / 8] * len(attending))
+    assert f"{len(attending)} attention logits scaled to 1/d" in applied.changes
+    numbers = [m for m in applied.model.modules() if isinstance(m, QueryTimes)]
+    assert len(numbers) == len(attending)
+
+    def undone(model: nn.Module) -> None:
+        numbers[0].number = 1.0
+
+    words = f"{len(attending) - 1} of {len(attending)} attention logits .*the usual 1/sqrt.d."
+    broken(applied.model, batch, recipe, undone, words)
+
+
+@pytest.mark.parametrize("order", ["in turn", "keys first", "head by head"])
+def test_of_a_packed_layer_the_queries_alone_are_multiplied(order: str) -> None:
+    applied, _ = on_module("mup", lambda: packed(order))
+    layer = applied.model.get_submodule("0.qkv")
+    x = torch.randn(5, 32)
+    ratio = layer(x) / layer.get_submodule("module")(x)
+    queries = torch.zeros(96, dtype=torch.bool)
+    first = 32 if order == "keys first" else 0
+    queries[first : first + 32] = True
+    if order == "head by head":
+        queries = (torch.arange(96) % 24) < 8
+    assert torch.allclose(ratio[:, queries], torch.tensor(8**-0.5))
+    assert torch.equal(ratio[:, ~queries], torch.ones(5, 64))
+    hidden = applied.groups(0.1)[1]["params"]  # weight and rows have one rate, all of them
+    assert any(p is applied.model.get_parameter("0.qkv.module.weight") for p in hidden)
+
+
+def test_keys_that_were_multiplied_too_are_seen() -> None:
+    applied, batch = on_module("mup", packed)
+
+    def plant(model: nn.Module) -> None:
+        layer = model.get_submodule("0.qkv")
+        layer.register_module("after", Times(8**-0.5))
+
+    broken(applied.model, batch, "mup", plant, "1 of 2 attention logits .*has 0.04419 for d = 8")
+
+
 def test_what_cannot_be_scaled_from_outside_is_said() -> None:
-    for build in (gpt2, lambda: encoder(pre=True)):
-        model, batch = build()
-        applied = apply(model, batch, "mup")
-        assert len(applied.left) == 4
-        assert "no layer makes the queries alone" in applied.left[0]
-        assert "the usual 1/sqrt(d)" in applied.left[3]
-        assert applied.left[3] == said(audit(applied.model, batch, "mup"))
+    model, batch = encoder(pre=True)
+    for layer in model.get_submodule("0.layers").children():
+        layer.self_attn = nn.MultiheadAttention(32, 4, add_bias_kv=True, batch_first=True)
+    applied = apply(model, batch, "mup")
+    *left, unseen, last = applied.left
+    assert [line.rpartition(": ")[2] for line in left] == [
+        f"which outputs of '0.layers.{k}.self_attn.in_proj_weight' are queries, keys and values "
+        f"was not found"
+        for k in range(3)
+    ]
+    assert "keeps the factor of its logits" in left[0]
+    assert last.endswith("the usual 1/sqrt(d)")
+    assert said(audit(applied.model, batch, "mup")) == f"{unseen} | {last}"
 
 
 # ----------------------------------------------------------------------------- an optimiser

@@ -334,6 +334,55 @@ def test_a_norm_of_its_own_result_is_a_second_one(function: bool) -> None:
     ]
 
 
+class Apart(nn.Module):
+    """A gated branch each of whose layers has a norm of its own in front."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.gate, self.up, self.down = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = x + self.down(F.silu(self.gate(self.a(x))) * self.up(self.b(x)))
+        return total
+
+
+def apart() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    stem, head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 2)
+    blocks = [Apart() for _ in range(3)]
+    return nn.Sequential(stem, *blocks, nn.LayerNorm(WIDTH), head), torch.randn(16, 8)
+
+
+def test_layers_side_by_side_may_have_a_norm_each() -> None:
+    """One that is missing, or a second in a row, is seen."""
+
+    def missing(model: nn.Module) -> None:
+        model.get_submodule("2").register_module("b", nn.Identity())
+
+    def second(model: nn.Module) -> None:
+        rows = nn.Sequential(nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH))
+        model.get_submodule("2").register_module("b", rows)
+
+    for plant, words in (
+        (missing, "2 of 3 branches .* '2.up' reads the stream itself, past the norm in front"),
+        (second, "2 of 3 branches .* layernorm in, layernorm in, layernorm in: one norm is to"),
+    ):
+        broken(*apart(), "prenorm", plant, words)
+    applied, _ = on_module("prenorm-rmsnorm", apart)
+    assert applied.changes == ("7 norms replaced by rmsnorm",)
+    applied, _ = on_module("postnorm", apart)
+    assert "7 norms out" in applied.changes
+
+
+@pytest.mark.parametrize("name", ["prenorm-batchnorm", "sandwich-batchnorm", "prenorm-layernorm"])
+def test_of_an_equation_with_a_norm_in_front_of_each_layer(name: str) -> None:
+    changed, _, batch = on_equation(name, "h + W3(silu(W1(rmsnorm(h)))*W2(rmsnorm(h)))")
+    assert str(changed.block).count(f"{name.partition('-')[2]}(h)") == 2
+    bare = Network("h + W3(silu(W1(batchnorm(batchnorm(h))))*W2(batchnorm(h)))", 4, 8).module(0)
+    assert "one norm is to stand at each" in said(audit(bare, batch[:, :8], "prenorm"))
+
+
 def test_a_bounded_function_takes_the_place_of_both_inner_norms() -> None:
     applied, batch = on_module("dyt", lambda: three(nn.LayerNorm, nn.RMSNorm, nn.LayerNorm))
 

@@ -74,6 +74,27 @@ def test_pytorch_counts_one_fan_of_all_groups() -> None:
         model.get_parameter(f"{name}.weight").data.copy_(before)
 
 
+@pytest.mark.parametrize(("stride", "groups"), [(1, 1), (2, 1), (4, 1), (2, 4)])
+def test_of_a_transposed_convolution_the_stride_counts(stride: int, groups: int) -> None:
+    """``in k^2 / s^2`` reach an output, ``out k^2`` are reached: 128 and 512 at stride 2."""
+
+    def build() -> tuple[nn.Module, torch.Tensor]:
+        torch.manual_seed(0)
+        up = nn.ConvTranspose2d(32, 32, 4, stride, 1, groups=groups)
+        return nn.Sequential(nn.Conv2d(3, 32, 3), nn.Tanh(), up), torch.randn(2, 3, 8, 8)
+
+    applied, batch = on_module("xavier", build)
+    std = float(applied.model.get_parameter("2.weight").detach().std())
+    reached, reach = 512 / stride**2 / groups, 512 / groups
+    assert std == pytest.approx((2 / (reached + reach)) ** 0.5, rel=0.03)
+    if (stride, groups) == (2, 1):
+        assert std == pytest.approx(0.0559, rel=0.03)
+    if stride > 1:
+        ignored = ((reached + reach) / (2 * reach)) ** 0.5
+        words = f"one in {stride**2} of the kernel's places reaches an output, and all were"
+        broken(applied.model, batch, "xavier", scaled("2.weight", ignored), words)
+
+
 def test_a_uniform_draw_of_pytorch_follows() -> None:
     model, batch = plain()
     for name, p in model.named_parameters():

@@ -134,6 +134,58 @@ def test_branches(name: str) -> None:
     assert profile["branch_stream_cosine"] == pytest.approx(cosines, abs=1e-8)
 
 
+class Scaled(nn.Module):
+    """A pre-norm block that scales its skip; ``long``: with more functions in its branch than the
+    tensors that are held."""
+
+    def __init__(self, long: bool) -> None:
+        super().__init__()
+        self.n, self.long = nn.LayerNorm(WIDTH), long
+        self.f = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.n(x)
+        for _ in range(20 if self.long else 1):
+            u = torch.tanh(u * 1.1)
+        added: Tensor = self.f(u)
+        return 0.8 * x + added
+
+
+def stack(stem: bool, long: bool) -> tuple[nn.Sequential, Tensor]:
+    torch.manual_seed(0)
+    first = nn.Linear(WIDTH, WIDTH) if stem else nn.Identity()
+    made = nn.Sequential(first, *(Scaled(long) for _ in range(DEPTH)), nn.Linear(WIDTH, 2))
+    return made.double(), torch.randn(BATCH, WIDTH, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("stem", [False, True])
+def test_the_first_state_of_a_scaled_skip(stem: bool, long: bool) -> None:
+    """The batch itself, or what a stem has made of it long before the sum."""
+    made, x = stack(stem, long)
+    states, gradients = reference(made, x.clone().requires_grad_())
+    profile = measure(made, x)
+    assert profile["state_rms"] == pytest.approx([rms(s) for s in states], rel=EXACT)
+    assert profile["gradient_rms"] == pytest.approx([rms(g) for g in gradients], rel=EXACT)
+    assert "forward_drift" in profile.summary()
+
+
+def test_a_batch_that_takes_no_gradient_is_no_state() -> None:
+    class Refuses(nn.Sequential):
+        def forward(self, input: Tensor) -> Tensor:
+            if input.requires_grad:
+                raise ValueError("give numbers that are given")
+            made: Tensor = super().forward(input)
+            return made
+
+    made, x = stack(stem=False, long=False)
+    given, refused = measure(made, x), measure(Refuses(*made), x)
+    # What no gradient leads to is no stream: it begins behind the first block.
+    for column in ("state_rms", "gradient_rms"):
+        assert len(given[column]) == DEPTH + 1
+        assert refused[column] == pytest.approx(given[column][1:], rel=EXACT)
+
+
 def test_a_number_that_is_wrong_is_seen() -> None:
     """The reference of one block is not that of another."""
     made, x = model(SUMS["plain"][0])

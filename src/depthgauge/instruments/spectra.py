@@ -21,6 +21,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +36,7 @@ from depthgauge.instruments.subject import BudgetSpentError, Effort, Found, Subj
 from depthgauge.network.chain import Chain, Kept
 from depthgauge.sites import FloatArray
 
-__all__ = ["BLOCKS", "SPECTRUM", "blocks", "spectra"]
+__all__ = ["BLOCKS", "SPECTRUM", "TOGETHER", "blocks", "own_rank", "spectra"]
 
 SPECTRUM: Final = (
     "log_singular_values",
@@ -53,6 +54,8 @@ _RANKS: Final = {
 }
 #: How far apart the columns of one QR decomposition in float64 may be: so many digits it costs.
 _APART = 1e5
+#: What notes call the examples of a batch that is one state.
+TOGETHER: Final = "all at once: they act on one another"
 #: Examples that are asked whether they reach others, at most.
 _ASKED = 8
 #: Blocks between two QR decompositions: before the first, which says how far apart they leave the
@@ -79,7 +82,7 @@ def _followed(subject: Subject, effort: Effort) -> Iterator[tuple[Chain, list[in
             return
         if subject.few is None and _coupled(chain):
             states = [dataclasses.replace(state, axis=None) for state in chain.states]
-            yield Chain(states, chain.total), [0], "all at once: they act on one another"
+            yield Chain(states, chain.total), [0], TOGETHER
             return
         count = chain.states[-1].examples
         chosen = _spaced(count, effort.examples)
@@ -129,6 +132,60 @@ def spectra(subject: Subject, effort: Effort) -> Found:
     if words and "spectrum" in found.notes:
         found.notes["spectrum"]["examples"] = words
     return found
+
+
+@dataclass(frozen=True)
+class _Own(Kept):
+    """A state of which one ``example`` is seen: the others are held still at the first state, and
+    not asked at the last."""
+
+    example: int = 0
+
+    @property
+    def examples(self) -> int:
+        return 1
+
+    @property
+    def size(self) -> int:
+        return self.value.numel() // super().examples
+
+    def rows(self, x: Tensor) -> Tensor:
+        assert self.axis is not None
+        return x.select(self.axis + 1, self.example).reshape(len(x), 1, -1)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        assert self.axis is not None
+        whole = rows.new_zeros(len(rows), *self.shape)
+        part = whole.select(self.axis + 1, self.example)
+        part.copy_(rows.reshape(part.shape))
+        return whole
+
+
+def own_rank(subject: Subject, effort: Effort) -> float:
+    """The participation ratio of ``J_ee = dh_D[e]/dh_0[e]``, the mean over ``effort.examples``: of
+    one example's last state by its own first, through whatever a norm over the batch takes of it
+    too. Where examples do not act on one another it is ``effective_rank_participation``.
+
+    Raises NetworkError where states have no axis of examples, or their Jacobians say nothing.
+    """
+    each = []
+    with subject.chain() as chain:
+        ends = chain.states[0], chain.states[-1]
+        why = unfit(chain)
+        if not why and any(state.axis is None for state in ends):
+            why = "a state has no axis of the batch's examples"
+        if why:
+            raise NetworkError(why)
+        for example in _spaced(ends[1].examples, effort.examples):
+            found = Found()
+            own = [_Own(s.reached, s.value, s.axis, s.path, example) for s in ends]
+            alone = Chain(own, chain.total)
+            taken = _exact if _all_followed(alone, effort) else _leading
+            taken(alone, [0], [0], effort, found)
+            if found.missing:
+                raise NetworkError(found.missing["effective_rank_participation"])
+            each.append(found.columns["effective_rank_participation"][1][0])
+    return float(np.mean(each))
 
 
 def blocks(subject: Subject, effort: Effort) -> Found:

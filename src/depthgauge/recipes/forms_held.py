@@ -206,7 +206,8 @@ def _placed(steps: Sequence[_Step], once: bool) -> Finding:
         wanted = step.form.norms or {}
         kinds = all(wanted.get(n.at) in ("", n.kind) for n in norms)
         here = {n.at for n in norms}
-        alone = not once or (len(here) == len(norms) and not _astray(step))
+        single = len(here) == sum(not norm.beside for norm in norms)
+        alone = not once or (single and not _astray(step))
         right.append(set(wanted) == here and alone and kinds and not _passed(step))
     asked = ", ".join(f"{kind or 'norm'} {at}" for at, kind in (steps[0].form.norms or {}).items())
     said = f"{sum(right)} of {len(steps)} branches with their norms in place ({asked})"
@@ -222,7 +223,8 @@ def _placed(steps: Sequence[_Step], once: bool) -> Finding:
         places = {n.at for n in norms}
         words = [words for others, words in step.form.misplaced if set(others) == places]
         said += f": {words[0]}" if words else ""
-        if places == set(step.form.norms or {}) and len(places) < len(norms):
+        single = len(places) == sum(not norm.beside for norm in norms)
+        if places == set(step.form.norms or {}) and not single:
             said += ": one norm is to stand at each place"
         elif places == set(step.form.norms or {}) and _astray(step):
             said += ": the inner norm does not stand directly in front of the branch's last layer"

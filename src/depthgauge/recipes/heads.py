@@ -1,8 +1,9 @@
-"""Norms of queries and keys, head by head, put behind the layers that make them."""
+"""Norms of queries and keys, head by head, and a number of queries, put behind the layers that make
+them, also where one layer makes queries, keys and values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -14,7 +15,16 @@ from depthgauge.recipes.wrappers import Around, Left
 from depthgauge.trace.counted import Weight
 from depthgauge.trace.heads import ROLES
 
-__all__ = ["HeadNorms", "Length", "NormedAttention", "norm_of_head", "runs_of", "with_norms"]
+__all__ = [
+    "HeadNorms",
+    "Length",
+    "NormedAttention",
+    "QueryTimes",
+    "norm_of_head",
+    "runs_of",
+    "with_norms",
+    "with_number",
+]
 
 _NORMED: Final = ("query", "key")
 
@@ -81,6 +91,63 @@ def with_norms(
     return Left(module, norms)
 
 
+def with_number(module: nn.Module, weights: Sequence[Weight], number: float) -> nn.Module:
+    """The layer of these weights, or PyTorch's attention, whose queries are multiplied by a number:
+    of a layer that makes keys and values too its queries alone, at every step, while weight and
+    bias stay one parameter each, of one rate.
+
+    Raises NetworkError where queries cannot be told apart.
+    """
+    times = QueryTimes(runs_of(weights), number)
+    outer, inner = None, module
+    while isinstance(inner, Around):  # a branch's factor may stand around it
+        outer, inner = inner, inner.module
+    if not isinstance(inner, nn.MultiheadAttention):
+        return Left(module, times)
+    attention = NormedAttention(inner, times)
+    if outer is None:
+        return attention
+    outer.module = attention
+    return module
+
+
+def _by_role(
+    x: Tensor, runs: Sequence[tuple[str, int]], change: Callable[[Tensor, str], Tensor]
+) -> Tensor:
+    """``change(part, role)`` of each run on the last axis, side by side again."""
+    parts = torch.split(x, [size for _, size in runs], -1)
+    made = [change(part, role) for part, (role, _) in zip(parts, runs, strict=True)]
+    return made[0] if len(made) == 1 else torch.cat(made, -1)
+
+
+def _repeated(runs: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """The shortest beginning of which ``runs`` are copies."""
+    lengths = (n for n in range(1, len(runs) + 1) if len(runs) % n == 0)
+    return next(runs[:n] for n in lengths if runs[:n] * (len(runs) // n) == runs)
+
+
+class QueryTimes(nn.Module):
+    """``number * q`` of the queries among what a layer makes, keys and values as they are; ``runs``
+    as ``runs_of`` finds them."""
+
+    def __init__(self, runs: Sequence[tuple[str, int]], number: float) -> None:
+        super().__init__()
+        # Where each head has its queries, keys and values together, one head's runs: so that it is
+        # one product, not one a head.
+        self.runs, self.number = _repeated(tuple(runs)), number
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.reshape(*x.shape[:-1], -1, sum(size for _, size in self.runs))
+        return _by_role(heads, self.runs, self.changed).flatten(-2)
+
+    def changed(self, part: Tensor, role: str) -> Tensor:
+        """What has one role."""
+        return self.number * part if role == "query" else part
+
+    def extra_repr(self) -> str:
+        return f"{self.number:g}"
+
+
 class HeadNorms(nn.Module):
     """What a layer makes, its queries and keys normed over the ``head`` features of each head.
 
@@ -110,11 +177,9 @@ class HeadNorms(nn.Module):
         self.scale = nn.Parameter(torch.full((1,), float(start or 0.0))) if learns else None
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = torch.split(x, [size for _, size in self.runs], -1)
-        made = [self.normed(part, role) for part, (role, _) in zip(parts, self.runs, strict=True)]
-        return made[0] if len(made) == 1 else torch.cat(made, -1)
+        return _by_role(x, self.runs, self.changed)
 
-    def normed(self, part: Tensor, role: str) -> Tensor:
+    def changed(self, part: Tensor, role: str) -> Tensor:
         """What has one role, with the heads on the last axis."""
         if role not in self.norms:
             return part
@@ -131,7 +196,7 @@ class NormedAttention(Around):
     Raises NetworkError for one with learned or zero keys beside those of its input.
     """
 
-    def __init__(self, module: nn.MultiheadAttention, between: HeadNorms) -> None:
+    def __init__(self, module: nn.MultiheadAttention, between: HeadNorms | QueryTimes) -> None:
         if module.bias_k is not None or module.add_zero_attn:
             raise NetworkError("the attention has keys of its own beside those of its input")
         super().__init__()
@@ -183,7 +248,7 @@ class NormedAttention(Around):
             rows = apart if own.in_proj_weight is None else own.in_proj_weight.chunk(3)
             biases = (None, None, None) if bias is None else bias.chunk(3)
             each = zip((query, key, value), rows, biases, ROLES, strict=True)
-            made = [self.between.normed(F.linear(x, w, b), role) for x, w, b, role in each]
+            made = [self.between.changed(F.linear(x, w, b), role) for x, w, b, role in each]
         return [x.reshape(*x.shape[:-1], own.num_heads, -1).transpose(1, 2) for x in made]
 
 

@@ -133,7 +133,8 @@ def mup(base_width: int = 256, head: str = "") -> Recipe:
             "an optimiser that multiplies weight decay by no rate takes it as it is, not times m",
             "groups are made after the initialisation, from the parameters that will be trained",
             "initialisers that run again afterwards undo it",
-            "where queries, keys and values are one layer, the logits are to be scaled by hand",
+            "where queries, keys and values are one layer, its queries alone are multiplied: the "
+            "rows of its weight cannot have a rate of their own",
             "a learning rate is found at the base width, and then kept",
         ),
         "Yang et al., arXiv 2203.03466; microsoft/mup",

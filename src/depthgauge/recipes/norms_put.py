@@ -99,6 +99,8 @@ def put_norms(work: Work, branch: Residual, form: Form, kept: Collection[str] = 
     for norm in branch.placed:
         here.setdefault(norm.at, []).append(norm)
     for at, found in here.items():
+        if at in form.norms and all(norm.beside for norm in found[1:]):
+            continue  # one, or one in front of each layer
         stays = _staying(found) if at in form.norms else None
         for norm in found:
             if stays is not None and norm is not stays and norm.path == stays.path:
@@ -110,8 +112,9 @@ def put_norms(work: Work, branch: Residual, form: Form, kept: Collection[str] = 
         present = here.get(at)
         if not present:
             _insert(work, branch, at, kind or _usual(work))
-        elif kind and kind != present[0].kind:
-            exchange(work, present[0], kind)
+        for norm in present or ():
+            if kind and kind != norm.kind:
+                exchange(work, norm, kind)
 
 
 def exchange(work: Work, norm: Normed, kind: str) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from depthgauge.equation.nodes import Attention, Block, Convolution, Init, Linear, Node, rewrite
 from depthgauge.equation.text import to_text
-from depthgauge.errors import NetworkError, expect
+from depthgauge.errors import EquationError, NetworkError, expect
 from depthgauge.network.spec import Network
 from depthgauge.recipes.curves import bare as without_curves
 from depthgauge.recipes.curves import by_kind, written
@@ -67,7 +67,13 @@ def rewritten(network: Network, recipe: str | Recipe) -> Rewritten:
     block, inits = _rewritten(network, rules)
     bare = rewrite(block, _without_init)
     assert isinstance(bare, Block)
-    changed = replace(network, equation=bare, scalars=None, init={**network.chosen, **inits})
+    try:
+        changed = replace(network, equation=bare, scalars=None, init={**network.chosen, **inits})
+    except EquationError as error:  # a formula of the recipe, of this L, is no real number
+        raise NetworkError(
+            f"{rules.title} cannot be put into a network of {network.depth} "
+            f"block{'s' * (network.depth > 1)}: {error.message}"
+        ) from error
     lines = [f"- {network.block}", f"+ {block}"] if block != network.block else []
     for name, init in inits.items():
         before = to_text(network.chosen[name]) if name in network.chosen else "zeros"

@@ -5,7 +5,8 @@ AISTATS 2010.
 
 between ``1/sqrt(fan_in)``, which keeps the state, and ``1/sqrt(fan_out)``, which keeps the
 gradient, through units that are odd and have slope 1 at 0. Uniform: within
-``sqrt(6 / (fan_in + fan_out))``.
+``sqrt(6 / (fan_in + fan_out))``. Of a transposed convolution of kernel k and stride s an output is
+reached by ``in k/s`` per axis, and an input reaches ``out k``.
 """
 
 from __future__ import annotations
@@ -22,11 +23,18 @@ _ODD = ("tanh", "softsign", "identity")
 
 
 def _init(weight: Weight) -> str:
-    return "xavier"
+    """Of a transposed convolution one in so many of the places counts that reaches an output."""
+    if weight.strides == 1:
+        return "xavier"
+    both = weight.fan_in + weight.fan_out
+    return f"xavier(gain=sqrt({both}/({weight.fan_in}/{weight.strides}+{weight.fan_out})))"
 
 
 def _mistakes(weight: Weight) -> list[tuple[str, str]]:
     found = [TORCH]
+    if weight.strides > 1:
+        words = f"one in {weight.strides} of the kernel's places reaches an output"
+        found.append(("xavier", f"{words}, and all were counted as fan in"))
     if weight.stacked > weight.fan_out:
         stacked = f"normal(std=sqrt(2/{weight.fan_in + weight.stacked}))"
         found.append(
@@ -71,6 +79,8 @@ XAVIER = Recipe(
         "deviation is sqrt(2) smaller",
         "with ReLU the second moment halves at each layer; He is the rule there",
         "of a grouped convolution both fans are those of a group; PyTorch divides only one",
+        "of a transposed convolution of stride s one in s^2 of the places reaches an output: that "
+        "is its fan in, and the fan out counts them all",
         "PyTorch's gain of 5/3 for tanh is a rule of thumb; 1 / sqrt(E[tanh(z)^2]) is 1.593",
     ),
     "Glorot and Bengio, AISTATS 2010",

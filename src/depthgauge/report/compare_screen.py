@@ -62,8 +62,9 @@ def print_comparison(found: Comparison, console: Console) -> None:
     paragraph(
         console,
         "last state: its RMS. drift: largest over smallest RMS of a state. gradient: RMS at the "
-        "input over that at the output. rank: participation ratio of the end-to-end Jacobian of "
-        "one example's state. over, under: binary digits to float16's overflow and underflow, the "
+        "input over that at the output. rank: participation ratio of the end-to-end Jacobian, of "
+        "one example's last state by its own first, a norm over the batch included. "
+        "over, under: binary digits to float16's overflow and underflow, the "
         "least of any site. branch: RMS over the stream's. "
         + (_STEP if one else _POWER)
         + "; weights: that of matrices alone. The logits are ten of a fixed random classifier on "

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from numbers import Integral
 from typing import Any, Final, NamedTuple
 
@@ -22,12 +23,14 @@ from depthgauge.arguments import batch_of, network_of, seeds_of
 from depthgauge.equation.nodes import Block
 from depthgauge.errors import (
     DepthgaugeError,
+    EquationError,
     NetworkError,
     SpecificationError,
     expect,
     expect_callable,
     expect_several,
 )
+from depthgauge.instruments.spectra import TOGETHER, own_rank
 from depthgauge.instruments.subject import Effort
 from depthgauge.jsonable import jsonable
 from depthgauge.measurement import Progress, measure
@@ -36,7 +39,7 @@ from depthgauge.network.threads import passes
 from depthgauge.recipes.apply import apply
 from depthgauge.recipes.held import held
 from depthgauge.recipes.registry import recipe_of
-from depthgauge.recipes.rewritten import rewritten
+from depthgauge.recipes.rewritten import Rewritten, rewritten
 from depthgauge.recipes.rules import Group, Recipe
 from depthgauge.study.functional_step import functional_step
 from depthgauge.study.scaling import Exponent, exponent
@@ -44,6 +47,7 @@ from depthgauge.study.small import is_small
 from depthgauge.summaries import spread
 from depthgauge.trace.batches import call, tensors
 from depthgauge.trace.layout import layout
+from depthgauge.trace.measuring import followed
 
 __all__ = [
     "QUANTITIES",
@@ -66,6 +70,9 @@ _STEP_SEEDS: Final = 6
 #: Steps in a row of one network, of which the shortest counts.
 _REPEATS: Final = 3
 _UPDATE: Final = "RMS change of 10 logits per unit learning rate, SGD at the recipe's rates"
+#: What a recipe raises for a network that it does not cover, and a formula of it that is no real
+#: number there: ``sqrt(1 - 2/L)`` of one branch.
+_UNCOVERED: Final = (NetworkError, EquationError)
 #: A slope past which an update follows no power of depth, and is told by its factor a branch.
 _STEEP: Final = 6.0
 
@@ -75,7 +82,7 @@ QUANTITIES: Final = {
     "forward_drift": "largest over smallest RMS of a state",
     "gradient_ratio": "RMS of the gradient at the input over that at the output",
     "effective_rank": "participation ratio of the end-to-end Jacobian, of the numbers of one "
-    "example's state",
+    "example's last state by its own first",
     "headroom_float16_bits": "binary digits to overflow of float16, the least of any site",
     "underflow_headroom_bits": "binary digits to underflow of float16, the least of any site",
     "branch_to_stream": "RMS of a branch over the stream's, the mean over branches",
@@ -229,25 +236,47 @@ def _spread(row: Row, name: str) -> dict[str, Any]:
     return _stated(row.quantities[name])
 
 
+class _Written(NamedTuple):
+    """What all seeds of a recipe at one depth share, and what is told of the first one built."""
+
+    recipe: Recipe  # held, so that its id stays its own
+    rewritten: Rewritten
+    left: tuple[str, ...]
+    groups: tuple[Group, ...]
+    norm: bool
+
+
 def of_network(network: Network, batch: int = 32) -> Build:
-    """A builder for ``compare``: the recipe in the equation, on Gaussian examples."""
+    """A builder for ``compare``: the recipe in the equation, on Gaussian examples.
+
+    A structure is traced once for each recipe and depth: of another seed it is the same, and what
+    could not be done is told of the first seed that is built.
+    """
+    shared: dict[tuple[int, int], _Written] = {}
+
+    @cache
+    def deep(depth: int) -> Network:
+        return replace(network, depth=depth)
 
     def build(recipe: Recipe | None, depth: int, seed: int) -> Built:
-        deep = replace(network, depth=depth)
         generator = torch.Generator().manual_seed(seed)
-        data = torch.randn(batch, *deep.state_shape, generator=generator)
+        data = torch.randn(batch, *network.state_shape, generator=generator)
         if recipe is None:
-            return Built(deep.module(seed), data)
-        changed = rewritten(deep, recipe)
-        model, changes = changed.network.module(seed), changed.changes
-        if recipe.after is not None:
-            changes = (*changes, recipe.after(model, data))
-        found = layout(model, data)
-        plan = recipe.plan(found)
-        left = tuple(part.said for part in held(model, found, plan) if not part.holds)
-        # A network of blocks alone has no head: the norm in front of it is the head's.
-        headed = plan.final not in (None, "none")
-        return Built(model, data, changes, left, plan.groups, headed)
+            return Built(deep(depth).module(seed), data)
+        known = shared.get((id(recipe), depth))
+        changed = known.rewritten if known else rewritten(deep(depth), recipe)
+        model = changed.network.module(seed)
+        after = (recipe.after(model, data),) if recipe.after is not None else ()
+        if known is None:
+            found = layout(model, data)
+            plan = recipe.plan(found)
+            left = tuple(part.said for part in held(model, found, plan) if not part.holds)
+            # A network of blocks alone has no head: the norm in front of it is the head's.
+            headed = plan.final not in (None, "none")
+            known = _Written(recipe, changed, left, plan.groups, headed)
+            shared[id(recipe), depth] = known
+        changes = (*changed.changes, *after)
+        return Built(model, data, changes, known.left, known.groups, known.norm)
 
     return build
 
@@ -384,7 +413,7 @@ def _row(
     )
     try:
         built = [build(recipe, depth, seed) for seed in seeds]
-    except NetworkError as error:
+    except _UNCOVERED as error:
         if recipe is None:
             raise
         return replace(head, refused=str(error)), None
@@ -405,7 +434,7 @@ def _row(
                 functional_step(network.model, network.batch, seed, network.rates, network.norm)
                 for seed, network in zip(stepped, networks, strict=True)
             ]
-        except NetworkError as error:  # one layer alone may be what the rule leaves out
+        except _UNCOVERED as error:  # one layer alone may be what the rule leaves out
             reasons[f"updates at depth {at}"] = str(error)
             continue
         updates[at] = [update.all for update in moved]
@@ -434,11 +463,12 @@ def _row(
 
 def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, float]:
     """One seed's numbers; why there is none is put into ``reasons``."""
+    effort = Effort(sites=1, seed=seed)  # from end to end alone: the other sites are not shown
     profile = measure(
         built.model,
         built.batch,
         seed=seed,
-        effort=Effort(sites=1, seed=seed),  # from end to end alone: the other sites are not shown
+        effort=effort,
         instruments=[
             "rivers",
             "branches",
@@ -467,11 +497,27 @@ def _measured(built: Built, seed: int, reasons: dict[str, str]) -> dict[str, flo
             found[name] = float(reduce(profile[column]))
         else:
             reasons[name] = profile.why_not(column)
+    notes: dict[str, Any] = profile.settings["instruments"]  # type: ignore[assignment]
+    if notes.get("spectrum", {}).get("examples") == TOGETHER:
+        # What was found is of the whole batch, as one state of so many times the numbers.
+        del found["effective_rank"]
+        try:
+            found["effective_rank"] = _own_rank(built, seed, effort)
+        except (DepthgaugeError, RuntimeError) as error:
+            reasons["effective_rank"] = str(error).strip().partition("\n")[0]
     for name in ("headroom_float16_bits", "underflow_headroom_bits"):
         if found.get(name) == math.inf:  # nothing but zeros, which no format loses
             del found[name]
             reasons[name] = reasons.get("gradient_ratio") or "there are only zeros"
     return found
+
+
+def _own_rank(built: Built, seed: int, effort: Effort) -> float:
+    """The effective rank of a network whose examples act on one another, of its first stream."""
+    streams = followed(built.model, built.batch, seed=seed)
+    if isinstance(streams, str):
+        raise NetworkError(streams)
+    return own_rank(streams[0], effort)
 
 
 def _fitted(name: str, updates: dict[int, list[float]], reasons: dict[str, str]) -> Exponent | None:

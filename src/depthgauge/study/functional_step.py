@@ -53,18 +53,11 @@ def functional_step(
     Raises NetworkError where the output is no tensor of real numbers that a gradient reaches, or
     where the model runs in neither.
     """
-    kind = torch.float64 if _runs(model, batch, torch.float64) == "" else torch.float32
-    if kind == torch.float32 and (why := _runs(model, batch, kind)):
-        raise NetworkError(
-            f"the model runs neither in float64 nor in float32 ({why}), so a step's change of its "
-            f"function cannot be measured"
-        )
-    copied, given = converted(model, batch, kind)
     rates = rates or {}
-    named = [(name, p) for name, p in copied.named_parameters() if p.requires_grad]
     with quiet(), twice_differentiable(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        logits = _logits(call(copied, given), seed, norm)
+        copied, output = _run(model, batch, seed)
+        named = [(name, p) for name, p in copied.named_parameters() if p.requires_grad]
+        logits = _logits(output, seed, norm)
         labels = torch.randint(CLASSES, logits.shape[:1], device=logits.device)
         loss = F.cross_entropy(logits, labels)
         every = [p for _, p in named]
@@ -82,16 +75,21 @@ def functional_step(
         )
 
 
-def _runs(model: nn.Module, batch: Any, kind: torch.dtype) -> str:
-    """``""``, or why a copy of the model does not run in these numbers."""
-    copied, given = converted(model, batch, kind)
-    try:
-        with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            call(copied, given)
-    except Exception as error:
-        line = str(error).strip().partition("\n")[0]
-        return f"{type(error).__name__}: {line}"
-    return ""
+def _run(model: nn.Module, batch: Any, seed: int) -> tuple[nn.Module, Any]:
+    """A copy in the widest numbers that the model runs in, and what it gives there."""
+    why = ""
+    for kind in (torch.float64, torch.float32):
+        copied, given = converted(model, batch, kind)
+        torch.manual_seed(seed)
+        try:
+            return copied, call(copied, given)
+        except Exception as error:
+            line = str(error).strip().partition("\n")[0]
+            why = f"{type(error).__name__}: {line}"
+    raise NetworkError(
+        f"the model runs neither in float64 nor in float32 ({why}), so a step's change of its "
+        f"function cannot be measured"
+    )
 
 
 def _moved(along: Sequence[Tensor], cotangent: Tensor) -> float:

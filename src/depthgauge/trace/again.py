@@ -102,7 +102,7 @@ class _Opened:
     def _nothing(self, *seen: Any) -> None:
         """Numbers are not asked for."""
 
-    begin = adding = made = added = activating = activated = _nothing
+    begin = given = adding = made = added = activating = activated = _nothing
     weighing = entering = returned = left = _nothing
 
 

@@ -125,7 +125,8 @@ class Normed:
     channels it has, the learned numbers of one that is bounded, DyT or Derf (its alpha, its shift),
     the axis of its channels from the right, and of an inner one whether what it gives enters a last
     weight layer of its branch as it is; ``offset``: the parameter that is added to it (``""``:
-    none); ``times``: of a division by the length the fixed number behind it."""
+    none); ``times``: of a division by the length the fixed number behind it; ``beside``: whether it
+    stands in front of a layer beside one that has its own, and norms what no other norm gives."""
 
     at: str
     kind: str
@@ -137,6 +138,7 @@ class Normed:
     last: bool = False
     offset: str = ""
     times: float = 1.0
+    beside: bool = False
 
 
 @dataclass(frozen=True)

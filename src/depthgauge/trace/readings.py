@@ -118,6 +118,11 @@ class Readings:
         self._merged = False  # whether a merge was met
         #: Values just made, with their tensors and versions: held until the next merge.
         self._recent: dict[int, tuple[Tensor, int]] = {}
+        #: Sums, and what was normed or may have been, ahead of the first merge likewise: a branch
+        #: may begin there and be longer than what is held.
+        self._begun: dict[int, tuple[Tensor, int]] = {}
+        #: The parts of the batch likewise, until the pass is over: a stream may begin with one.
+        self._inputs: dict[int, tuple[Tensor, int]] = {}
         self._alias: dict[int, int] = {}  # root of a skip -> the view of it that was read
         self._state, self._gradient = tuple(state), tuple(gradient)
         self._gates, self._branches = tuple(gates), branches
@@ -154,6 +159,9 @@ class Readings:
         self._graph, self._roles = graph, Roles(graph)
         self._axes = Axes(graph, self.axis)
 
+    def given(self, value: Value, x: Tensor) -> None:
+        self._inputs[value.index] = (x, _version(x))
+
     # ------------------------------------------------------------------------------- sums
 
     def adding(
@@ -180,16 +188,20 @@ class Readings:
 
     def _carry(self, skip: int, root: int, kind: str, stream: Tensor) -> None:
         """Read the state at the root of a skip: the term that enters the sum, if it is the root or
-        a view of it, else the root itself, if it was made a moment ago."""
+        a view of it, else the root itself, if it was made a moment ago or is the batch's."""
         if self._merged and self._recent.keys().isdisjoint((skip, root)):
             self.ended()  # another stream begins: this is where the one before has ended
         self._merged = True
         if kind == "identity" or skip == root:
             self._read(skip, stream)
             self._alias[root] = skip
-        elif (held := self._recent.get(root)) is not None and _version(held[0]) == held[1]:
-            self._read(root, held[0])
+        else:
+            given = {} if root in self._alias else self._inputs
+            for held in (self._recent, self._begun, given):
+                if root in held and _version(held[root][0]) == held[root][1]:
+                    self._read(root, held[root][0])
         self._recent.clear()
+        self._begun.clear()
 
     def added(self, value: Value, out: Tensor, seen: object) -> None:
         roles = self._roles
@@ -198,6 +210,8 @@ class Readings:
             if seen.numbers is not None:
                 self.branches[value.index] = seen.numbers
         elif seen is False:
+            if not self._merged and out.requires_grad:
+                _hold(self._begun, value.index, (out, _version(out)))
             return
         else:
             found = local(roles, [j for j, _ in roles.terms(value.index)])
@@ -221,9 +235,16 @@ class Readings:
         # begins, or at last where the stream ends.
         recent = self._recent
         if out.requires_grad and (not self._merged or self._follows(value)):
-            recent[value.index] = (out, out._version)
-            if len(recent) > _RECENT:
-                del recent[next(iter(recent))]
+            if not self._merged and value.inputs[0] in recent and self._norms(value):
+                _hold(self._begun, value.inputs[0], recent[value.inputs[0]])
+            _hold(recent, value.index, (out, out._version))
+
+    def _norms(self, value: Value) -> bool:
+        """Whether a value is normed, or the product of two that depend on the batch, as in a norm
+        that is written by hand."""
+        assert self._graph is not None
+        moved = sum(self._graph.values[j].data for j in value.inputs[:2])
+        return value.kind == "norm" or (value.kind == "product" and moved == 2)
 
     def _follows(self, value: Value) -> bool:
         """Whether a value was made of one that was made a moment ago."""
@@ -235,6 +256,7 @@ class Readings:
             if _version(out) == version:
                 self._read(index, out)
         self._recent.clear()
+        self._begun.clear()
 
     def entering(self, value: Value, x: Tensor) -> None:
         # Where there is a stream its merges show the states; inside branches nobody asks for them.
@@ -400,8 +422,10 @@ class Readings:
         return tuple(out)
 
     def finish(self) -> None:
-        """Let autograd's graph go, and fetch what stayed on a device, all in one transfer."""
+        """Let autograd's graph and the batch go, and fetch what stayed on a device, all in one
+        transfer."""
         self.edges.clear()
+        self._inputs.clear()
         self._small.end()
         self._small_back.end()
         held = [
@@ -416,6 +440,13 @@ class Readings:
             for (table, key), row in zip(held, rows, strict=True):
                 table[key] = flat[: len(row)]
                 del flat[: len(row)]
+
+
+def _hold(held: dict[int, tuple[Tensor, int]], index: int, made: tuple[Tensor, int]) -> None:
+    """Hold one more, and of too many the first no longer."""
+    held[index] = made
+    if len(held) > _RECENT:
+        del held[next(iter(held))]
 
 
 def _version(x: Tensor) -> int:

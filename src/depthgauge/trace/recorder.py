@@ -70,6 +70,10 @@ class Watcher(Protocol):
         """The graph that will grow."""
         ...
 
+    def given(self, value: Value, x: Tensor) -> None:
+        """A part of the batch, before anything ran."""
+        ...
+
     def adding(
         self, terms: list[tuple[int, Tensor]], factors: tuple[float, float] | None
     ) -> object:
@@ -471,6 +475,8 @@ class Recorder(TorchFunctionMode):
         value = self._new(name, "input", (), tensor, True, False)
         value.path = name
         self._know(tensor, value)
+        if self._watcher is not None:
+            self._watcher.given(value, tensor)
         if self._keep:
             self._hold(value.index, tensor)
 

@@ -218,7 +218,15 @@ class Row:
         for i in sorted(between - {link.merge.value}):
             if roles.norm_of(i) is not None:
                 found[i] = normed(analysis, i, "stream", form)
-        return tuple(norm for i, norm in found.items() if not self._again(i, found))
+        own = {i: norm for i, norm in found.items() if not self._again(i, found)}
+        return tuple(replace(norm, beside=self._beside(i, own)) for i, norm in own.items())
+
+    def _beside(self, i: int, norms: Mapping[int, Normed]) -> bool:
+        """Whether other norms in front of the branch come before value ``i``, and none of them
+        gives what it norms: each of the layers that read the stream has its own."""
+        before = [j for j, norm in norms.items() if j < i and norm.at == "in"]
+        below = self.analysis.graph.ancestors([i], min(before, default=i))
+        return norms[i].at == "in" and bool(before) and below.isdisjoint(before)
 
     def _again(self, i: int, norms: Mapping[int, Normed]) -> bool:
         """Whether an equal norm came before value ``i``, beside it: layers that read one tensor
