@@ -98,7 +98,7 @@ class _Opened:
         """Numbers are not asked for."""
 
     begin = adding = made = added = activating = activated = _nothing
-    weighing = entering = returned = left = _nothing
+    weighing = entering = returned = emerged = left = _nothing
 
 
 @dataclass
