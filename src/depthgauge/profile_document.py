@@ -168,6 +168,7 @@ def _coverage(profile: Profile) -> dict[str, list[dict[str, str]]]:
     backward = profile.columns.get("gradient_rms")
     reached = set(backward.rows) if backward else set()
     why = profile.not_measured.get("gradient_rms", "no gradient was measured here")
+    neither = "neither a value nor a gradient was measured here"
     states = [site for site in profile.sites if site.role == "state"]
     return {
         "expected": [_entry(site.path, site.role) for site in profile.sites],
@@ -178,7 +179,11 @@ def _coverage(profile: Profile) -> dict[str, list[dict[str, str]]]:
         ],
         "not_called": found("not_called"),
         "no_gradient": [
-            *(_entry(site.path, why) for site in states if site.index not in reached),
+            *(
+                _entry(site.path, why if counts[site.index] or not any(counts) else neither)
+                for site in states
+                if site.index not in reached
+            ),
             *found("no_gradient"),
         ],
         "opaque": found("opaque"),

@@ -85,14 +85,16 @@ def _summary(profile: Profile) -> list[str]:
 def _sparklines(profile: Profile) -> list[str]:
     """The median over seeds, block by block."""
     lines = []
+    places = {site.block for site in profile.sites if site.role == "state"}
     for name, label in RIVERS.items():
         if river := profile.by_block(name):
             blocks, values = river
             median = [spread(row).median for row in values]
-            lines.append(
-                f"{label:<13}{sparkline(median)}  {number(median[0])} at block {blocks[0]}, "
-                f"{number(median[-1])} at block {blocks[-1]}"
-            )
+            ends = dict.fromkeys((0, -1) if len(blocks) > 1 else (0,))
+            shown = [f"{number(median[i])} at block {blocks[i]}" for i in ends]
+            if missing := len(places.difference(blocks)):
+                shown.append(f"not measured at {missing} of {len(places)} blocks")
+            lines.append(f"{label:<13}{sparkline(median)}  {', '.join(shown)}")
     return lines
 
 

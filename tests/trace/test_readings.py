@@ -49,6 +49,24 @@ def reference(made: nn.Sequential, x: Tensor) -> tuple[list[Tensor], list[Tensor
     return states, list(torch.autograd.grad((out * draw).sum(), states))
 
 
+def through_a_view(z: Tensor, y: Tensor) -> Tensor:
+    z.view(-1).add_(y.view(-1))
+    return z
+
+
+def numbers() -> Tensor:
+    return torch.tensor([0.8, -0.3], dtype=torch.float64)
+
+
+def deep(block: Block, x: Tensor) -> Tensor:
+    """Many values made one from the other."""
+    x = block.n(x)
+    for _ in range(8):
+        x = torch.tanh(block.g(x))
+    out: Tensor = block.f(x)
+    return out
+
+
 #: A block, and what it adds to which stream: (stream, branch) of every addition, in order.
 Added = Callable[[Block, Tensor], list[tuple[Tensor, Tensor]]]
 SUMS: dict[str, tuple[Callable[[Block, Tensor], Tensor], Added]] = {
@@ -99,6 +117,38 @@ SUMS: dict[str, tuple[Callable[[Block, Tensor], Tensor], Added]] = {
     "in place": (
         lambda b, x: x.clone().add_(b.f(x)),
         lambda b, x: [(x, b.f(x))],
+    ),
+    "in place through a view": (
+        lambda b, x: through_a_view(x.clone(), b.f(x)),
+        lambda b, x: [(x, b.f(x))],
+    ),
+    "a stack's sum": (
+        lambda b, x: torch.stack([x, b.f(b.n(x))]).sum(0),
+        lambda b, x: [(x, b.f(b.n(x)))],
+    ),
+    "a stack's mean": (
+        lambda b, x: torch.stack((b.f(b.n(x)), x), dim=1).mean(1) * 2,
+        lambda b, x: [(0.5 * x, 0.5 * b.f(b.n(x)))],
+    ),
+    "a stack of three": (
+        lambda b, x: torch.stack([x, b.f(x), F.relu(b.g(x))], -1).sum(-1),
+        lambda b, x: [(x, b.f(x) + F.relu(b.g(x)))],
+    ),
+    "einsum of a stack": (
+        lambda b, x: torch.einsum("k,kbn->bn", numbers(), torch.stack([x, b.f(b.n(x))])),
+        lambda b, x: [(0.8 * x, -0.3 * b.f(b.n(x)))],
+    ),
+    "einsum of a stack, the other way": (
+        lambda b, x: torch.einsum("bkn,k->bn", torch.stack([x, b.f(b.n(x))], 1), numbers()),
+        lambda b, x: [(0.8 * x, -0.3 * b.f(b.n(x)))],
+    ),
+    "a stack whose part is written over": (
+        lambda b, x: torch.stack([x, b.f(b.n(x))]).sum(0).relu_() + 0.0,
+        lambda b, x: [(x, b.f(b.n(x)))],
+    ),
+    "a long branch in front of a scaled skip": (
+        lambda b, x: 0.8 * x + deep(b, x),
+        lambda b, x: [(0.8 * x, deep(b, x))],
     ),
 }
 

@@ -103,7 +103,7 @@ class _Opened:
         """Numbers are not asked for."""
 
     begin = given = adding = made = added = activating = activated = _nothing
-    weighing = entering = returned = left = _nothing
+    weighing = entering = returned = emerged = left = _nothing
 
 
 @dataclass

@@ -12,11 +12,13 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-__all__ = ["GRAFTED", "Call", "Graph", "Ref", "Value", "common_path"]
+__all__ = ["GRAFTED", "MARK", "Call", "Graph", "Ref", "Value", "common_path"]
 
 
 #: ``Value.item`` of what was found along autograd's graph, without arguments.
 GRAFTED: Final = -2
+#: The attribute of a tensor under which the recorder's token and the number of its value stand.
+MARK: Final = "_depthgauge_value"
 _NOWHERE: Final[tuple[int, ...]] = ()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Kinds of value whose parameters are weights, if they are not the first input.

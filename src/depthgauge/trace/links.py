@@ -334,8 +334,11 @@ def _fraction(roles: Roles, merge: Merge) -> float:
     """Elements written, of those of the tensor that the skip is a slice of."""
     at, size = merge.skip, _size(roles, merge.skip)
     whole = size
-    while at != merge.root and roles.values[at].kind == "shape" and roles.values[at].inputs:
-        at = roles.values[at].inputs[0]
+    while at != merge.root:
+        below = [s.value for s in roles.back(at) if merge.root in chain(roles, s.value)]
+        if roles.values[at].kind not in ("shape", "drop", "product") or len(below) != 1:
+            break
+        at = below[0]
         whole = max(whole, _size(roles, at))
     if roles.values[at].kind == "shape" and roles.values[at].name in (
         "getitem", "narrow", "select", "chunk", "split", "unbind", "index_select",

@@ -11,12 +11,14 @@ from depthgauge.trace.graph import Ref, Value
 from depthgauge.trace.operations import kind_of, plain_name
 
 __all__ = [
-    "FUSED", "MANNERS", "Manner", "axis_of", "factors_of", "in_place", "manner_of", "overwrites",
-    "summed",
+    "FUSED", "MANNERS", "SUMMED", "Manner", "axis_of", "factors_of", "in_place", "manner_of",
+    "overwrites", "summed",
 ]  # fmt: skip
 
 #: A sum that makes one of its terms itself.
 FUSED: Final = ("addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul", "addcdiv")
+#: What adds up a stack, if that is what it is given.
+SUMMED: Final = ("sum", "mean", "einsum")
 _LASTING: Final = ("method_descriptor", "wrapper_descriptor", "builtin_function_or_method")
 #: Those that have written to their input only if they say so.
 _OPTIONAL: Final = ("elu", "leaky_relu", "celu", "rrelu", "threshold")
@@ -46,7 +48,7 @@ def manner_of(function: Any) -> Manner:
     trailing = own.endswith("_") and not own.endswith("__")
     writes = operator or trailing or name in ("setitem", "data", "embedding")
     kind = kind_of(name)
-    first = writes or kind in ("sum", "act") or name in FUSED or name == "requires_grad"
+    first = writes or kind in ("sum", "act") or name in (*FUSED, *SUMMED, "requires_grad")
     found = Manner(name, kind, first, writes, trailing)
     # Properties come as a new object each time, and lambdas would be held for ever.
     lasts = getattr(function, "__module__", None) is not None or type(function).__name__ in _LASTING

@@ -46,6 +46,12 @@ __all__ = ["followed", "measure_module"]
 #: Of a model without a merge; ``x + tanh(x)`` is none.
 _NO_BRANCH: Final = "no sum was found that adds to a stream what a weight layer makes of it"
 
+#: Of what the graph shows and no number was read of.
+_NO_STATE: Final = (
+    "this state is known from the graph alone: neither its value nor its gradient was read"
+)
+_NO_SUM: Final = "what is added here is known from the graph alone: it was not read"
+
 
 def measure_module(
     model: nn.Module,
@@ -144,7 +150,7 @@ def _measured(
     }
     for q in quantities:
         if q not in columns:
-            why = _why_missing(q, passed, rows, filtered)
+            why = _why_missing(q, passed, rows, filtered, analysis)
             not_measured[q] = why if filtered and not rows else solitary.get(q, why)
     first = graph.values[analysis.tracks[0].steps[0].before if analysis.tracks[0].steps else 0]
     profile = Profile(
@@ -180,7 +186,7 @@ def _measured(
             },
         },
         not_measured=not_measured,
-        coverage=_coverage(analysis, passed, held),
+        coverage=_coverage(analysis, passed, held, _unread(analysis, readings, every)),
         disagreements=tuple(analysis.disagreements),
         overhead=(perf_counter() - start) / max(passed.theirs, 1e-9),
     )
@@ -389,7 +395,9 @@ def _columns(
     return columns
 
 
-def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row], filtered: bool) -> str:
+def _why_missing(
+    quantity: str, passed: Pass, rows: Sequence[_Row], filtered: bool, analysis: Analysis
+) -> str:
     part = PARTS[quantity][0]
     if filtered:
         return f"include and exclude leave no site{' of its kind' if rows else ''}"
@@ -398,7 +406,7 @@ def _why_missing(quantity: str, passed: Pass, rows: Sequence[_Row], filtered: bo
     if part == "gate":
         return "no activation was found"
     if part == "branch":
-        return _NO_BRANCH
+        return _NO_SUM if any(t.stream.branches for t in analysis.tracks) else _NO_BRANCH
     return "no state was read"
 
 
@@ -470,8 +478,22 @@ def _placement(track: Track) -> str:
     return common(words, default="none")
 
 
+def _unread(analysis: Analysis, readings: Readings, rows: Sequence[_Row]) -> list[tuple[str, str]]:
+    """The states and branches that were found and of which no number was read."""
+    found = []
+    if readings.names["state"]:
+        found = [
+            (row.path, _NO_STATE) for row in rows if row.role == "state"
+            and not any(part == "state" for part, _ in row.numbers)
+        ]  # fmt: skip
+    for link in (link for track in analysis.tracks for link in track.stream.links):
+        if readings.adds and readings.branches.keys().isdisjoint(_sums(analysis, link)):
+            found += [(branch.path, _NO_SUM) for branch in link.branches]
+    return found
+
+
 def _coverage(
-    analysis: Analysis, passed: Pass, held: Inventory
+    analysis: Analysis, passed: Pass, held: Inventory, unread: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     called = passed.called
     used = {v.path for v in analysis.graph.values if v.kind == "parameter"}
@@ -513,7 +535,7 @@ def _coverage(
         "not_called": not_called,
         "no_gradient": no_gradient,
         "opaque": [*opaque, *unknown],
-        "fallback": analysis.fallback,
+        "fallback": [*analysis.fallback, *unread],
     }
     return {word: tuple(dict.fromkeys(entries)) for word, entries in found.items()}
 

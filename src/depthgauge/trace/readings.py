@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from time import perf_counter
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ from depthgauge.instruments.gates import DEAD
 from depthgauge.network.activations import Gate, gate
 from depthgauge.trace.affine import affine
 from depthgauge.trace.axes import Axes
-from depthgauge.trace.graph import Graph, Value
+from depthgauge.trace.graph import MARK, Graph, Value
+from depthgauge.trace.held import Held
 from depthgauge.trace.merges import local
 from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
@@ -64,8 +66,10 @@ _KNOWN: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 #: Where a gradient comes by: a node and the place of its output, or at a leaf None and the leaf.
 Edge = tuple[Node | None, int | Tensor]
 
-#: Tensors held at once between two merges.
-_RECENT: Final = 12
+#: Statistics that depend on which axis is which.
+_ORDERED: Final = frozenset(("row", *STATISTICS))
+#: Kinds of value that a stream may go on in, but whose parts may as well be a layer's input.
+_ASIDE: Final = ("join", "sum", "input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +120,11 @@ class Readings:
         #: Where on autograd's graph the gradients that are read come by, by value.
         self.edges: dict[int, Edge] = {}
         self._merged = False  # whether a merge was met
-        #: Values just made, with their tensors and versions: held until the next merge.
-        self._recent: dict[int, tuple[Tensor, int]] = {}
-        #: Sums, and what was normed or may have been, ahead of the first merge likewise: a branch
-        #: may begin there and be longer than what is held.
-        self._begun: dict[int, tuple[Tensor, int]] = {}
-        #: The parts of the batch likewise, until the pass is over: a stream may begin with one.
-        self._inputs: dict[int, tuple[Tensor, int]] = {}
+        self._recent = Held()  # values just made, until the next merge
+        self._inputs = Held()  # the parts of the batch, until the pass is over
         self._alias: dict[int, int] = {}  # root of a skip -> the view of it that was read
         self._state, self._gradient = tuple(state), tuple(gradient)
-        self._gates, self._branches = tuple(gates), branches
+        self._gates, self.adds = tuple(gates), branches
         #: Of a state, with what shows a NaN where gradients are read.
         shown = not gradient or not {"rms", "max"}.isdisjoint(state)
         self._numbers = self._state if shown else (*self._state, "max")
@@ -151,7 +150,7 @@ class Readings:
         """Begin again, for another pass."""
         examples, axis = self.examples, self.axis
         self.__init__(  # type: ignore[misc]
-            self._state, self._gradient, self._gates, self._branches
+            self._state, self._gradient, self._gates, self.adds
         )
         self.examples, self.axis = examples, axis
 
@@ -160,13 +159,12 @@ class Readings:
         self._axes = Axes(graph, self.axis)
 
     def given(self, value: Value, x: Tensor) -> None:
-        self._inputs[value.index] = (x, _version(x))
+        self._inputs.hold(value.index, x)
+        self.made(value, x)
 
     # ------------------------------------------------------------------------------- sums
 
-    def adding(
-        self, terms: list[tuple[int, Tensor]], factors: tuple[float, float] | None
-    ) -> object:
+    def adding(self, terms: list[tuple[int, Tensor]], factors: tuple[float, ...] | None) -> object:
         graph, roles = self._graph, self._roles
         assert graph is not None
         assert roles is not None
@@ -174,34 +172,62 @@ class Readings:
             return None
         if factors is None:
             return _Fused(*terms[0])
+        terms = terms[: len(factors)]
         (a, x), (b, y) = terms[:2]
         if x.shape != y.shape and not (graph.values[a].data and graph.values[b].data):
             return None
-        found = local(roles, [a, b])
+        found = local(roles, [i for i, _ in terms])
         if found is None:
             return False
         skip, root, kind = found
-        first, second = factors
-        stream, branch, own, added = (x, y, first, second) if skip == a else (y, x, second, first)
+        place = [i for i, _ in terms].index(skip)
+        stream, own = terms[place][1], factors[place]
         self._carry(skip, root, kind, stream)
-        return _Sum(of_branch(branch, stream, added, own) if self._branches else None)
+        if not self.adds:
+            return _Sum(None)
+        others = [(t, f) for k, ((_, t), f) in enumerate(zip(terms, factors, strict=True))
+                  if k != place]  # fmt: skip
+        branch, added = others[0]
+        if len(others) > 1:  # in one place, as in x + (f + g)
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                branch, added = sum((t * f for t, f in others[1:]), branch * added), 1.0
+        return _Sum(of_branch(branch, stream, added, own))
 
-    def _carry(self, skip: int, root: int, kind: str, stream: Tensor) -> None:
-        """Read the state at the root of a skip: the term that enters the sum, if it is the root or
-        a view of it, else the root itself, if it was made a moment ago or is the batch's."""
-        if self._merged and self._recent.keys().isdisjoint((skip, root)):
-            self.ended()  # another stream begins: this is where the one before has ended
+    def _carry(self, skip: int, root: int, kind: str, stream: Tensor | None) -> None:
+        """Read the state at the root of a skip: the root itself, if it was made a moment ago, is
+        the batch's or the term that enters the sum, else that term, if it is all of the root seen
+        otherwise."""
+        assert self._graph is not None
+        first = not self._merged
+        if not first and not self._recent.any_of((skip, root)):
+            self.ended(last=False)  # another stream begins: this is where the one before has ended
         self._merged = True
-        if kind == "identity" or skip == root:
+        held = self._recent.get(root)
+        if held is None and root not in self._alias:
+            held = self._inputs.get(root)
+        if held is None and stream is not None:
+            held = stream if skip == root else self._behind(stream, root) if first else None
+        if held is not None:
+            self._read(root, held)
+        elif (
+            stream is not None and kind == "identity"
+            and prod(self._graph.values[root].shape) == stream.numel()
+        ):  # fmt: skip
             self._read(skip, stream)
             self._alias[root] = skip
-        else:
-            given = {} if root in self._alias else self._inputs
-            for held in (self._recent, self._begun, given):
-                if root in held and _version(held[root][0]) == held[root][1]:
-                    self._read(root, held[root][0])
         self._recent.clear()
-        self._begun.clear()
+
+    def _behind(self, view: Tensor, index: int) -> Tensor | None:
+        """The tensor that ``view`` is a view of, if it holds value ``index`` now, or the same
+        numbers in another order and these are all that is asked for."""
+        assert self._graph is not None
+        base = view._base if view._is_view() else None
+        if base is None:
+            return None
+        if (mark := base.__dict__.get(MARK)) is not None:
+            return base if mark[1] == index else None
+        same = base.numel() == prod(self._graph.values[index].shape)
+        return base if same and _ORDERED.isdisjoint(self._numbers) else None
 
     def added(self, value: Value, out: Tensor, seen: object) -> None:
         roles = self._roles
@@ -210,8 +236,7 @@ class Readings:
             if seen.numbers is not None:
                 self.branches[value.index] = seen.numbers
         elif seen is False:
-            if not self._merged and out.requires_grad:
-                _hold(self._begun, value.index, (out, _version(out)))
+            self.made(value, out)
             return
         else:
             found = local(roles, [j for j, _ in roles.terms(value.index)])
@@ -219,49 +244,59 @@ class Readings:
                 self.made(value, out)
                 return
             skip, root, kind = found
-            if isinstance(seen, _Fused) and seen.index == skip and seen.tensor is not out:
-                self._carry(skip, root, kind, seen.tensor)
-                if self._branches and seen.tensor.shape == out.shape:
-                    rest = out.detach() - seen.tensor.detach()
-                    self.branches[value.index] = of_branch(rest, seen.tensor, 1.0, 1.0)
+            fused = isinstance(seen, _Fused) and seen.index == skip and seen.tensor is not out
+            stream = seen.tensor if isinstance(seen, _Fused) and fused else None
+            self._carry(skip, root, kind, stream)
+            if stream is not None and self.adds and stream.shape == out.shape:
+                rest = out.detach() - stream.detach()
+                self.branches[value.index] = of_branch(rest, stream, 1.0, 1.0)
         self._read(value.index, out)
         self._recent.clear()
-        self._recent[value.index] = (out, _version(out))
+        self._recent.hold(value.index, out)
 
     # ------------------------------------------------------------------------ other states
 
     def made(self, value: Value, out: Tensor) -> None:
         # Held until the next merge, a few at a time: it may turn out to be where that one's skip
         # begins, or at last where the stream ends.
-        recent = self._recent
-        if out.requires_grad and (not self._merged or self._follows(value)):
-            if not self._merged and value.inputs[0] in recent and self._norms(value):
-                _hold(self._begun, value.inputs[0], recent[value.inputs[0]])
-            _hold(recent, value.index, (out, out._version))
+        held = self._recent
+        below = [j for j in value.inputs[:2] if j in held] if value.kind != "weights" else []
+        if out.requires_grad and (below or not self._merged):
+            held.hold(value.index, out, value.kind in _ASIDE or all(map(held.aside, below)))
 
-    def _norms(self, value: Value) -> bool:
-        """Whether a value is normed, or the product of two that depend on the batch, as in a norm
-        that is written by hand."""
-        assert self._graph is not None
-        moved = sum(self._graph.values[j].data for j in value.inputs[:2])
-        return value.kind == "norm" or (value.kind == "product" and moved == 2)
-
-    def _follows(self, value: Value) -> bool:
-        """Whether a value was made of one that was made a moment ago."""
-        return value.kind != "weights" and any(j in self._recent for j in value.inputs[:2])
-
-    def ended(self) -> None:
-        """The forward pass is over: what followed the last merge is read."""
-        for index, (out, version) in self._recent.items() if self._merged else ():
-            if _version(out) == version:
+    def ended(self, last: bool = True) -> None:
+        """A stream is over, or (``last``) the whole pass: what followed the last merge is read."""
+        if self._merged:
+            for index, out in self._recent.fresh() if last else self._recent.latest():
                 self._read(index, out)
         self._recent.clear()
-        self._begun.clear()
 
     def entering(self, value: Value, x: Tensor) -> None:
         # Where there is a stream its merges show the states; inside branches nobody asks for them.
         if not self._merged:
             self._read(value.index, x)
+
+    def emerged(self, made: Sequence[Value], out: Tensor) -> None:
+        """Of what a script has done its ends can be read: the state that it was given, if its first
+        merge or layer begins there, and what it gives back behind its last one."""
+        roles, last, inside = self._roles, made[-1], False
+        assert roles is not None
+        assert self._graph is not None
+        for value in made:
+            if value.kind in ("weights", "contract", "opaque"):
+                given = [(j, x) for j in value.inputs if (x := self._recent.get(j)) is not None]
+                for j, x in given[:1]:
+                    self.entering(self._graph.values[j], x)
+            terms = [j for j, _ in roles.terms(value.index)] if value.kind == "sum" else []
+            if (found := local(roles, terms)) is not None:
+                self._carry(*found, None)
+                inside = True
+                if value is last:
+                    self._read(value.index, out)
+        if inside:
+            self._recent.hold(last.index, out)
+        else:
+            self.made(last, out)
 
     def opened(self, index: int, x: Tensor) -> None:
         if index in self.states:
@@ -307,7 +342,7 @@ class Readings:
         with torch._C.DisableTorchFunction():
             kind = _recognise(module, z)
             inner = [i for i, found in self.activations.items() if found.call == call]
-            index = y.__dict__["_depthgauge_value"][1]
+            index = y.__dict__[MARK][1]
             if kind is None and len(inner) == 1 and self._around(inner[0], index, call):
                 return
             self.composites[call] = kind
@@ -440,17 +475,6 @@ class Readings:
             for (table, key), row in zip(held, rows, strict=True):
                 table[key] = flat[: len(row)]
                 del flat[: len(row)]
-
-
-def _hold(held: dict[int, tuple[Tensor, int]], index: int, made: tuple[Tensor, int]) -> None:
-    """Hold one more, and of too many the first no longer."""
-    held[index] = made
-    if len(held) > _RECENT:
-        del held[next(iter(held))]
-
-
-def _version(x: Tensor) -> int:
-    return 0 if x.is_inference() else x._version
 
 
 def _dead(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:

@@ -9,7 +9,7 @@ function in C++) is found again along autograd's own graph.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from time import perf_counter
 from types import MappingProxyType
@@ -21,11 +21,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from depthgauge.trace.following import begin, end
-from depthgauge.trace.graph import GRAFTED, Call, Graph, Ref, Value
+from depthgauge.trace.graph import GRAFTED, MARK, Call, Graph, Ref, Value
+from depthgauge.trace.held import Stack
 from depthgauge.trace.inventory import Inventory
 from depthgauge.trace.manner import (
     FUSED,
     MANNERS,
+    SUMMED,
     Manner,
     axis_of,
     factors_of,
@@ -38,12 +40,11 @@ from depthgauge.trace.operations import autograd_name, kind_of
 
 __all__ = ["Recorder", "Watcher"]
 
-_KEY: Final = "_depthgauge_value"
 _TOKENS = itertools.count()
 _PLAIN: Final = frozenset((int, float, bool, str, type(None), type(...), torch.dtype))
 
 _LAYERS: Final = frozenset(("weights", "contract", "opaque", "cell"))
-_MADE: Final = frozenset(("weights", "norm", "act", "product", "drop", "shape"))
+_MADE: Final = frozenset(("weights", "norm", "act", "product", "drop", "shape", "join"))
 _SHOWN: Final = frozenset(("sum", "softmax", "attend", *_MADE, *_LAYERS))
 _FLOATING: Final = frozenset((
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64,
@@ -74,11 +75,9 @@ class Watcher(Protocol):
         """A part of the batch, before anything ran."""
         ...
 
-    def adding(
-        self, terms: list[tuple[int, Tensor]], factors: tuple[float, float] | None
-    ) -> object:
+    def adding(self, terms: list[tuple[int, Tensor]], factors: tuple[float, ...] | None) -> object:
         """The float tensors that a sum is about to add, not yet written over, and the factors that
-        the function gives the first two; None for one that does more than add."""
+        the function gives the first of them; None for one that does more than add."""
         ...
 
     def made(self, value: Value, out: Tensor) -> None:
@@ -107,6 +106,10 @@ class Watcher(Protocol):
 
     def returned(self, value: Value, x: Tensor) -> None:
         """A state for certain: of a recurrent cell."""
+        ...
+
+    def emerged(self, made: Sequence[Value], out: Tensor) -> None:
+        """What was found along autograd's graph; ``out`` is the tensor of the last value."""
         ...
 
     def opened(self, index: int, x: Tensor) -> None:
@@ -158,6 +161,7 @@ class Recorder(TorchFunctionMode):
         #: Calls with the ids of their modules and how many values there were.
         self._running: list[tuple[int, int, int]] = []
         self._written: set[int] = set()  # values that were written over a tensor
+        self._stack = Stack()  # the last one, while somebody watches
 
     # ------------------------------------------------------------------------ entering
 
@@ -198,6 +202,11 @@ class Recorder(TorchFunctionMode):
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """``module`` has run."""
+        start = perf_counter()
+        for x in output if isinstance(output, tuple | list) else (output,):
+            if isinstance(x, Tensor) and x.grad_fn is not None and MARK not in x.__dict__:
+                self.find(x)  # which a script has made, while it is known where
+        self.own += perf_counter() - start
         here, first, number = self._here, 0, id(module)
         while self._running:  # a module whose exception the model has caught never left
             here, left, first = self._running.pop()
@@ -260,11 +269,31 @@ class Recorder(TorchFunctionMode):
         if watcher is not None:
             if kind == "sum" or name in FUSED:
                 seen = watcher.adding(self._floats(args, kwargs), factors_of(name, args, kwargs))
+            elif name in SUMMED:
+                seen = self._summing(manner, args, kwargs)
             elif kind == "act" and args[0].is_floating_point() and args[0].numel():
                 seen = watcher.activating(args[0], in_place(manner, args, kwargs))
         if manner.writes and overwrites(name, args, kwargs):
             self._spare(args[1] if name == "embedding" else args[0])
         return seen
+
+    def _summing(self, manner: Manner, args: Any, kwargs: Any) -> object:
+        """What the watcher says of a function that is about to add up the last stack."""
+        stack, inputs = self._stack, list[int]()
+        if stack.index < 0 or not stack.fresh:
+            return None
+        shown = [self._strip(arg, inputs) for arg in args]
+        options = {key: self._strip(arg, inputs) for key, arg in kwargs.items()}
+        if stack.index not in inputs:
+            return None
+        _, kind, terms = self._split(manner.name, manner.kind, inputs, shown, options, None)
+        if kind != "sum" or len(terms) != len(stack.tensors):
+            return None
+        given = [x for arg in args for x in (arg if isinstance(arg, tuple | list) else (arg,))]
+        others = [x for x in given if isinstance(x, Tensor) and self.find(x) != stack.index]
+        assert self._watcher is not None
+        added = list(zip(terms, stack.tensors, strict=True))
+        return self._watcher.adding(added, stack.factors(manner.name, others))
 
     def _record(
         self,
@@ -310,17 +339,22 @@ class Recorder(TorchFunctionMode):
             out = out + self._anchor.to(out)
             value.grad = True
         self._know(out, value)
+        if name == "stack" and self._watcher is not None:
+            self._stack = Stack.of(value.index, args[0] if args else kwargs["tensors"])
         if not (data or param) and value.floating and prod(value.shape) == 1:
             self._fix(value, out)
         if self._keep:
             self._hold(value.index, out)
+        whole = None
         if (
             args and args[0] is out and kind not in _UNWRITTEN
             and (kind != "drop" or in_place(manner, args, kwargs))
         ):  # fmt: skip
-            self._wrote(out, value)
+            whole = self._wrote(out, value)
         if kind in _SHOWN and value.floating and self._watcher is not None:
             self._show(value, function, args, kwargs, out, seen)
+            if whole is not None:
+                self._watcher.made(*whole)
         return out
 
     def _show(
@@ -356,12 +390,12 @@ class Recorder(TorchFunctionMode):
         inputs: list[int],
         shown: list[Any],
         options: Mapping[str, Any],
-        out: Tensor,
+        out: Tensor | None,
     ) -> tuple[str, str, list[int]]:
         """A function that does two things as two values, ``addmm`` as a product and a sum, or one
         that its arguments tell: ``max`` of two tensors."""
         values = self.graph.values
-        if name in FUSED and len(inputs) > 2:
+        if name in FUSED and len(inputs) > 2 and out is not None:
             first, *factors = inputs
             inner = "mul" if name == "addcmul" else "div" if name == "addcdiv" else "matmul"
             data = any(values[i].data for i in factors)
@@ -425,8 +459,9 @@ class Recorder(TorchFunctionMode):
             if self._known.get(id(kept)) == value.index and id(kept) not in self._saved:
                 self._saved[id(kept)] = (kept, kept.detach().clone())
 
-    def _wrote(self, tensor: Tensor, value: Value) -> None:
-        """``tensor`` was written over: the tensor that it is a view of has changed too."""
+    def _wrote(self, tensor: Tensor, value: Value) -> tuple[Value, Tensor] | None:
+        """``tensor`` was written over: the tensor that it is a view of has changed too, and is what
+        it holds now."""
         self._written.add(value.index)
         base = tensor._base if tensor._is_view() else None
         if base is not None:
@@ -436,6 +471,8 @@ class Recorder(TorchFunctionMode):
             whole = self._new("setitem", "join", inputs, base, data, value.param)
             self._written.add(whole.index)
             self._know(base, whole)
+            return whole, base
+        return None
 
     def _hold(self, index: int, tensor: Tensor) -> None:
         if (place := index - self._grafts) not in self._keep:
@@ -461,7 +498,7 @@ class Recorder(TorchFunctionMode):
             self._known[number] = value.index
         else:
             try:
-                tensor.__dict__[_KEY] = (self._token, value.index)
+                tensor.__dict__[MARK] = (self._token, value.index)
             except AttributeError:  # a subclass without room for it
                 self._known[number] = value.index
                 self._kept.append(tensor)
@@ -475,7 +512,7 @@ class Recorder(TorchFunctionMode):
         value = self._new(name, "input", (), tensor, True, False)
         value.path = name
         self._know(tensor, value)
-        if self._watcher is not None:
+        if self._watcher is not None and value.floating:
             self._watcher.given(value, tensor)
         if self._keep:
             self._hold(value.index, tensor)
@@ -486,7 +523,7 @@ class Recorder(TorchFunctionMode):
         if known is not None:
             return known
         try:
-            mark = tensor.__dict__.get(_KEY)
+            mark = tensor.__dict__.get(MARK)
         except AttributeError:
             mark = None
         if mark is not None and mark[0] == self._token:
@@ -504,7 +541,7 @@ class Recorder(TorchFunctionMode):
     def _fresh(self, view: Tensor, index: int) -> int:
         """A view of what has been written over since: a view of what is there now."""
         base = view._base if view._is_view() else None
-        mark = base.__dict__.get(_KEY) if base is not None else None
+        mark = base.__dict__.get(MARK) if base is not None else None
         if mark is None or mark[0] != self._token or mark[1] <= index:
             return index
         newer = self.graph.values[mark[1]]
@@ -514,7 +551,7 @@ class Recorder(TorchFunctionMode):
         value = self._new(
             old.name, "shape", (newer.index,), view, newer.data, newer.param or old.param
         )
-        view.__dict__[_KEY] = (self._token, value.index)
+        view.__dict__[MARK] = (self._token, value.index)
         return value.index
 
     def _unknown(self, tensor: Tensor) -> int:
@@ -538,11 +575,14 @@ class Recorder(TorchFunctionMode):
             return number
         node = tensor.grad_fn
         if node is not None:
+            first = len(self._values)
             index = self._graft(node)
             value = self._values[index]
             if not value.shape:
                 value.shape, value.floating = tuple(tensor.shape), tensor.dtype in _FLOATING
             self._know(tensor, value)
+            if self._watcher is not None and index >= first and tensor.is_floating_point():
+                self._watcher.emerged(self._values[first : index + 1], tensor)
             return index
         leaf = isinstance(tensor, nn.Parameter)
         kind = "parameter" if leaf else "constant"
