@@ -6,6 +6,7 @@ The references are plain passes with hooks that count calls, and ``.grad`` after
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -352,6 +353,45 @@ def test_known_functions_are_not_opaque() -> None:
         )
 
 
+class Meeting(nn.Module):
+    """A stream that meets, behind its second block, what ``made`` makes of what the first makes,
+    or with ``own`` the state that it has."""
+
+    def __init__(self, made: nn.Module, own: bool, times: int = 1) -> None:
+        super().__init__()
+        self.stem, self.made, self.own, self.times = nn.Linear(WIDTH, WIDTH), made, own, times
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.blocks[0](self.stem(x))
+        beside, h = self.made(first), self.blocks[1](first)
+        for block in self.blocks[2:]:
+            for _ in range(self.times):
+                h = h + (self.made(h) if self.own else beside)
+            h = block(h)
+        out: Tensor = h
+        return out
+
+
+ELSEWHERE = "from elsewhere: it was made before the state that a block begins with"
+
+
+@pytest.mark.parametrize(
+    ("beside", "paths"),
+    [(lambda: nn.Linear(WIDTH, WIDTH), ["blocks.0", "made"]), (nn.Identity, ["blocks.0"])],
+    ids=["a layer's output", "a state"],
+)
+def test_what_a_block_meets_from_elsewhere_is_listed_once(
+    beside: Callable[[], nn.Module], paths: list[str]
+) -> None:
+    profile = measure(made(Meeting, beside(), False, 2), data())
+    assert sorted(set(re.findall(r'opaque\("([^"]*)"\)', profile.equation))) == paths
+    assert sorted(coverage(profile)["opaque"]) == [(path, ELSEWHERE) for path in paths]
+    own = measure(made(Meeting, beside(), True), data())
+    assert "opaque" not in own.equation
+    assert coverage(own)["opaque"] == []
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_a_recurrent_layer_is_opaque(kind: str) -> None:
     model, batch = build(ZOO[kind])
@@ -538,6 +578,7 @@ def test_an_equation_names_what_attention_reads_beside_the_stream() -> None:
         block["equation"]
         == 'h = h + opaque("cross attention", opaque("an earlier tensor"), h, m=4)'
     )
+    assert ("", ELSEWHERE) in coverage(profile)["opaque"]
 
 
 # ------------------------------------------------------------------------- disagreements

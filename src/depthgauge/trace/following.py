@@ -58,7 +58,9 @@ def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     followers = _FOLLOWING.get(get_ident())
     if followers is None:  # another thread's model
         return _CALL[0](module, *args, **kwargs)
-    told = module._modules.get(COMPILED) or module
+    told = module
+    if COMPILED in module._modules and isinstance(inner := module._modules[COMPILED], nn.Module):
+        told = inner
     for follower in followers:
         follower.enter(told)
     output = _CALL[0](module, *args, **kwargs)

@@ -27,6 +27,8 @@ class Read:
     learned: tuple[int, ...]
     #: With which rates weights of attention are dropped, which the block does not say.
     dropped: tuple[float, ...] = ()
+    #: What is opaque since it was made before, under one name in all of them.
+    elsewhere: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def outline(self) -> Block:
@@ -126,7 +128,8 @@ class Reader(Sources):
             marked = region.block()
             block = unmarked([marked])
             opaque, dropped = tuple(region.opaque), tuple(region.dropped)
-            known = Read(block, marked, marks_of(marked), opaque, path, learned, dropped)
+            met = tuple(region.elsewhere)
+            known = Read(block, marked, marks_of(marked), opaque, path, learned, dropped, met)
             self._known[key] = known
         # A region that reads like an earlier one hides the same, in its own modules, and has its
         # own layers.
@@ -138,4 +141,4 @@ class Reader(Sources):
             ]
         )
         own = dict(zip(known.learned, learned, strict=True))
-        return Equation(known, own, path, here)
+        return Equation(known, own, path, (*here, *known.elsewhere))

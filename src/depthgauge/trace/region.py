@@ -65,6 +65,8 @@ _DETAILED: Final = 3
 _ATTEMPTS: Final = 24
 _LEADING: Final = ("identity", "scaled", "per-channel", "normed")
 _COMPOUND: Final = (tuple, slice)
+#: Why what a block meets is opaque though all that made it may be known.
+_ELSEWHERE: Final = "from elsewhere: it was made before the state that a block begins with"
 
 
 @dataclass
@@ -102,6 +104,7 @@ class Region:
         self.values = sources.roles.values
         self.before, self.after, self.foreign = before, after, foreign
         self.opaque: list[tuple[str, str]] = []
+        self.elsewhere: list[tuple[str, str]] = []  # opaque, and made outside of the region
         self.dropped: list[float] = []  # with which rates weights of attention are dropped
         self.inside = self._between()
         self._memo: dict[int, Value] = {}
@@ -217,11 +220,13 @@ class Region:
             try:
                 self._memo = {}
                 self.dropped.clear()
+                self.elsewhere.clear()
                 top = self.value(self.after)
                 break
             except Unsayable as found:
                 self._hide(found, whole=attempt >= _DETAILED)
         else:
+            self.elsewhere.clear()
             top = Opaque(self._type(self.after), (State(),), self._layers(self.inside))
         return Block(tuple(shared(top)))
 
@@ -306,6 +311,7 @@ class Region:
         if i == self.initial:
             return Initial()
         if i in self.foreign:
+            self._met(i)
             return Opaque(self.foreign[i])
         if i not in self._memo:
             self._memo[i] = self._opaque(i) if i in self._hidden else self._read(self.values[i])
@@ -373,8 +379,15 @@ class Region:
                 return self.learned(value.index)
             except Unsayable:
                 return self._from_elsewhere(value.index, value.path or f"constant {value.name}")
-        path = self.roles.graph.path(value.index)
-        return self._from_elsewhere(value.index, path or value.path or "an earlier tensor")
+        path = self._met(value.index)
+        return self._from_elsewhere(value.index, path or "an earlier tensor")
+
+    def _met(self, i: int) -> str:
+        """The path of a value that the region meets and does not make, which is listed once."""
+        path = self.roles.graph.path(i) or self.values[i].path
+        if (path, _ELSEWHERE) not in self.elsewhere:
+            self.elsewhere.append((path, _ELSEWHERE))
+        return path
 
     def _from_elsewhere(self, i: int, name: str) -> Opaque:
         """A value that is not computed from the state, by its path inside the region's module; one
