@@ -145,21 +145,20 @@ def packed(order: str = "in turn") -> tuple[nn.Module, Any]:
     return nn.Sequential(*blocks, nn.Linear(32, 5)), torch.randn(2, 6, 32)
 
 
-@pytest.mark.parametrize("recipe", ["mup", "depth-mup", "completep"])
 @pytest.mark.parametrize(
-    "build",
+    ("recipe", "build"),
     [
-        gpt2,
-        neox,
-        lambda: encoder(pre=True),
-        packed,
-        lambda: packed("keys first"),
-        lambda: packed("head by head"),
+        ("completep", gpt2),
+        ("mup", neox),
+        ("depth-mup", lambda: encoder(pre=True)),
+        ("mup", packed),
+        ("depth-mup", lambda: packed("keys first")),
+        ("completep", lambda: packed("head by head")),
     ],
     ids=["gpt2", "neox", "encoder", "in turn", "keys first", "head by head"],
 )
 def test_where_one_layer_makes_queries_keys_and_values(
-    build: Callable[[], tuple[nn.Module, Any]], recipe: str
+    recipe: str, build: Callable[[], tuple[nn.Module, Any]]
 ) -> None:
     applied, batch = on_module(recipe, build)
     attending = [b for b in layout(applied.model, batch).branches if b.head]
