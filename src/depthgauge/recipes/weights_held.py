@@ -292,14 +292,14 @@ def _scaled(wrong: Sequence[_Seen]) -> str:
 
 def _share(wrong: Sequence[_Seen], seen: Sequence[_Seen]) -> bool:
     """Whether the weights that are wrong are most of a group, or all that stand in their place in
-    every block, or most of those in their place in every branch of their kind."""
+    every block, or in every branch of their kind."""
     if len(wrong) >= _MOST * len(seen):
         return True
     places, spots = {s.place for s in wrong}, {s.spot.place for s in wrong}
     listed = [s for s in seen if s.place in places]
     alike = [s for s in seen if s.spot.place in spots]
     inside = all(s.spot.branch is not None for s in wrong)
-    return 1 < len(wrong) == len(listed) or (inside and _most(wrong, alike))
+    return 1 < len(wrong) == len(listed) or (inside and 1 < len(wrong) == len(alike))
 
 
 def _most(wrong: Sequence[_Seen], alike: Sequence[_Seen]) -> bool:
