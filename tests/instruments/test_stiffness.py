@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -432,6 +433,97 @@ def test_without_a_double_backward_it_says_finite_difference() -> None:
     assert "product_reason" not in plain
 
 
+class Bent(torch.autograd.Function):
+    """tanh, whose backward forgets what its output depends on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        back: Tensor = g * (1 - y.detach() ** 2)
+        return back
+
+
+class Bends(nn.Module):
+    """``h + a W2 tanh(W1 h)``, three times."""
+
+    def __init__(self, a: float, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.down = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.a, self.function = nn.Parameter(torch.tensor(a)), function
+
+    def forward(self, h: Tensor) -> Tensor:
+        for up, down in zip(self.up, self.down, strict=True):
+            h = h + self.a * down(self.function(up(h)))
+        return h
+
+
+def _stepped(model: nn.Module, batch: Tensor, lr: float, steps: int) -> nn.Module:
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        targets(model(batch)).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("a", "where"), [(1.0, "at step 0"), (0.0, "after 3 steps")])
+def test_what_is_wrong_at_one_look_is_believed_at_none(
+    a: float, where: str, kind: torch.dtype
+) -> None:
+    """A branch of zeros hides it at first. Both looks are those of the dense Hessian of tanh."""
+    batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(3), dtype=kind)
+    model = Bends(a, Bent.apply).to(kind)
+    plain = Bends(a, torch.tanh).double()
+    found = curvature(model, batch, targets, lr=0.5)
+    right = curvature(plain, batch.double(), targets, lr=0.5)
+    assert (found["product"], right["product"]) == ("finite difference", "double backward")
+    assert re.fullmatch(
+        r"the second derivative of Bent, written by hand, is wrong or missing: along a random "
+        rf"direction its product differs from a finite difference by [\d.e-]+ of it, {where}",
+        found["product_reason"],
+    )
+    for name, steps in (("step 0", 0), ("after 3", 3)):
+        stepped = _stepped(plain, batch.double(), 0.5, steps)
+        most, least = ends(dense(stepped, batch.double(), targets))
+        assert found[name]["largest"] == pytest.approx(most, rel=1e-3)
+        # Lanczos ends where the largest has converged; the other end is known to its residual.
+        assert abs(found[name]["smallest"] - least) <= found[name]["smallest_residual"] + 1e-4
+        assert found[name]["smallest"] == pytest.approx(right[name]["smallest"], rel=1e-3)
+        assert "product" not in found[name]  # said once, of both
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_function_that_is_right_is_believed_in_deep_networks(
+    kind: torch.dtype, scale: float
+) -> None:
+    class Right(Bent):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (y,) = ctx.saved_tensors
+            back: Tensor = g * (1 - y**2)
+            return back
+
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Bends(1.0, Right.apply) for _ in range(6))).to(kind)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(scale)
+    found = curvature(model, torch.randn(8, 6, dtype=kind), targets, lr=0.01, steps=0)
+    assert found["product"] == "double backward"
+    assert found["step 0"]["double_backward_error"] < 1e-4
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_half_precision_is_looked_at_in_float32(kind: torch.dtype) -> None:
     model, batch = mlp()
@@ -696,6 +788,43 @@ def test_a_budget_ends_it_and_says_so() -> None:
     assert much["converged"]
 
 
+class Slow(nn.Module):
+    """Takes its time, and counts how often, where nobody puts it back."""
+
+    calls = 0
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.inner, self.seconds = mlp()[0], seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        Slow.calls += 1
+        time.sleep(self.seconds)
+        out: Tensor = self.inner(x)
+        return out
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_look_that_does_not_fit_is_not_begun(steps: int) -> None:
+    """10 passes a look and one a step, by the time of the pass that was taken."""
+    model, (_, batch), before = Slow(0.1), mlp(), Slow.calls
+    found = curvature(model, batch, targets, lr=0.1, budget=0.9, steps=steps)
+    assert Slow.calls == before + 1
+    passes = 10 if not steps else 23
+    assert re.fullmatch(
+        rf"it needs about [\d.]+ seconds at the least, {passes} times a pass of 0.1\d*, and its "
+        r"share of the budget of 0.9 seconds has 0.\d+ left",
+        found["ratio_reason"],
+    )
+    assert math.isnan(found["ratio"])
+    profile = dg.measure(
+        model, batch, targets, instruments="stiffness", effort=Effort(budget=0.9, steps=steps)
+    )
+    assert f"{passes} times a pass of" in profile.not_measured["stiffness"]
+    enough = curvature(model, batch, targets, lr=0.1, budget=60.0, steps=steps)
+    assert enough["converged"]
+
+
 class Clock:
     """Stands in for the ``time`` of the instrument: so many readings long nothing has passed."""
 
@@ -727,7 +856,7 @@ def test_a_budget_gives_the_ratio_or_none(
     whole = curvature(model, batch, targets, **options)
     assert whole["converged"]
     given, without = [], []
-    for readings in (*range(2, 26), 80):
+    for readings in (*range(2, 34), 80):
         effort = Effort(budget=1.0, began=0.0, step=Step(optimizer, 1e-3), steps=steps)
         subject = Subject(model, batch, targets, [4], runner(targets, batch))
         with monkeypatch.context() as patched:

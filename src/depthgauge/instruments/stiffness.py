@@ -17,6 +17,7 @@ arXiv 2003.04887), and gets it at once.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -27,8 +28,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from depthgauge.errors import ModelError, NetworkError, SpecificationError
-from depthgauge.instruments.curved import Task, as_wide, cut, nothing, point
-from depthgauge.instruments.hessian import converted, duplicate, trainable, widened
+from depthgauge.instruments.curved import LOOK, Task, as_wide, cut, late, nothing, point
+from depthgauge.instruments.hessian import DIFFERENCE, converted, duplicate, trainable, widened
 from depthgauge.instruments.stability import FORMULAS, Rule, Rules, rule_of, rules_of
 from depthgauge.instruments.step import check, foreign, twin_of
 from depthgauge.instruments.subject import Effort, Found, Subject
@@ -88,7 +89,8 @@ def stiffness(subject: Subject, effort: Effort, rule: Rule | None = None) -> Fou
         return found
     optimizer = effort.step.optimizer
     own = optimizer if isinstance(optimizer, Optimizer) and rule is None else None
-    note = _looked(Task(subject, effort, rules, PRODUCTS * effort.iterations, own))
+    seconds = _seconds(subject, effort)
+    note = _looked(Task(subject, effort, rules, PRODUCTS * effort.iterations, own, seconds))
     if others := foreign(effort.step, dict(subject.model.named_parameters())):
         note["foreign_parameters"] = others
     found.notes["stiffness"] = note
@@ -150,9 +152,10 @@ def curvature(
         [],
         lambda model=None, batch=None: again(model, batch),
         cotangent=passed.cotangent,
+        seconds=passed.theirs,
     )
     rules = Rules.same(rule, len(trainable(model)))
-    return _looked(Task(subject, effort, rules, iterations))
+    return _looked(Task(subject, effort, rules, iterations, seconds=_seconds(subject, effort)))
 
 
 def _no_parameters(model: nn.Module) -> str:
@@ -161,6 +164,19 @@ def _no_parameters(model: nn.Module) -> str:
         return ""
     held = sum(1 for _ in model.parameters())
     return f"all {held} parameters are frozen" if held else "the model has no parameters"
+
+
+def _seconds(subject: Subject, effort: Effort) -> float:
+    """Of a pass forward and back, where there is a budget: of the one that was taken, or of one
+    more."""
+    if math.isinf(effort.left) or effort.spent:
+        return 0.0
+    if subject.seconds:
+        return subject.seconds
+    start = time.perf_counter()
+    with subject.chain(subject.model, subject.batch) as states:
+        gradients(states.total(), list(trainable(subject.model)))
+    return time.perf_counter() - start
 
 
 def _rules(effort: Effort, model: nn.Module, rule: Rule | None) -> Rules:
@@ -201,9 +217,15 @@ def _twice(task: Task, model: nn.Module, batch: Any) -> dict[str, Any]:
     if not subject.has_loss:
         steps = 0
     first = 0.25 if rules.adaptive else 0.5  # of adaptive optimisers the second look counts
-    points = {"step 0": point(task, model, batch, None, first if steps else 1.0)}
-    if steps:
-        points[f"after {steps}"] = _later(task, model, batch)
+    if steps and (why := task.short(2 * LOOK + steps)):
+        points = {"step 0": late(why), f"after {steps}": late(why)}
+    else:
+        points = {"step 0": point(task, model, batch, None, first if steps else 1.0)}
+        wrong = _found_wrong(points["step 0"], "at step 0")
+        if steps:
+            points[f"after {steps}"] = later = _later(task, model, batch, wrong)
+            if not wrong and (wrong := _found_wrong(later, f"after {steps} steps")):
+                points["step 0"] = point(task, model, batch, None, 1.0, wrong)
     if not subject.has_loss:
         points = {name: _without_ratio(found) for name, found in points.items()}
     note: dict[str, Any] = {
@@ -222,6 +244,15 @@ def _twice(task: Task, model: nn.Module, batch: Any) -> dict[str, Any]:
             for p in points.values():
                 p.pop(name, None)
     return note
+
+
+def _found_wrong(look: dict[str, Any], where: str) -> str:
+    """Why double backward is not to be believed at the other look either, or ``""``: the reason
+    says where that was found."""
+    if look.get("product") != DIFFERENCE or "double_backward_error" not in look:
+        return ""
+    look["product_reason"] = why = f"{look['product_reason']}, {where}"
+    return why
 
 
 def _words(subject: Subject) -> str:
@@ -298,10 +329,12 @@ def _conventions(rules: Rules) -> list[str]:
     return [_CONVENTIONS[kind] for kind in kinds]
 
 
-def _later(task: Task, model: nn.Module, batch: Any) -> dict[str, Any]:
+def _later(task: Task, model: nn.Module, batch: Any, wrong: str) -> dict[str, Any]:
     """The same after the steps of the optimiser, on a copy; the ratio is infinite where they lead
-    to a loss that is not finite."""
+    to a loss that is not finite. ``wrong``: what the first look has found of double backward."""
     steps = task.effort.steps
+    if why := task.short(steps + LOOK):
+        return late(why)
     try:
         copied = duplicate(model)
     except NetworkError as error:
@@ -326,7 +359,7 @@ def _later(task: Task, model: nn.Module, batch: Any) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
         del total, each, states
-    found = point(task, copied, batch, optimizer, 1.0)
+    found = point(task, copied, batch, optimizer, 1.0, wrong)
     if not math.isfinite(found.get("loss", 0.0)):
         found |= {"ratio": math.inf, "ratio_reason": f"{found['ratio_reason']} after step {steps}"}
     return {"losses": losses, **found}

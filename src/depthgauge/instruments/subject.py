@@ -179,7 +179,8 @@ class Subject:
     ``rows``: of the chain's states in the profile, -1 for a state that is not in it; ``paths``:
     where each is made; ``chain`` runs the network; ``loss`` as the user gave it (None:
     ``Chain.total`` is the loss among the outputs, or the output along a random cotangent, as
-    ``cotangent`` says in words). ``trained``: the same network with a loss that has a minimum, for
+    ``cotangent`` says in words). ``seconds``: of a pass forward and back, 0 where none was timed.
+    ``trained``: the same network with a loss that has a minimum, for
     what is of a loss; None where it is this one. ``few`` gives a batch of that many examples, where
     examples do not act on one another; None where they may, or where all have to be looked at.
     ``picked`` gives the batch with those examples alone, None where it cannot be taken apart.
@@ -199,6 +200,7 @@ class Subject:
     directions: Tensor | None = None
     labels: Tensor | None = None
     cotangent: str = ""
+    seconds: float = 0.0
     trained: Callable[[], Subject] | None = None
 
     @property

@@ -83,6 +83,7 @@ def _subject(
         directions=given.directions,
         labels=_as_examples(given.labels, given.batch, passed.axis),
         cotangent=passed.cotangent,
+        seconds=passed.theirs,
     )
 
 
