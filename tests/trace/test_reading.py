@@ -91,6 +91,16 @@ def test_the_first_tensor_is_added_to_the_stream_however_the_sum_is_written(
     assert blocks[1][1] == back
 
 
+@pytest.mark.parametrize(("depth", "whole"), [(4, False), (300, True)])
+def test_a_branch_of_hundreds_of_layers_in_series_is_one_operation(depth: int, whole: bool) -> None:
+    """Each block begins with the first tensor again: one skip spans them all."""
+    module = Network("h = h0 + W1(h); h = h + W2(relu(h))", depth, WIDTH).module()
+    profile = measure(module, torch.randn(6, WIDTH), instruments="rivers").to_dict()
+    assert ('h = opaque("' in profile["equation"]) == whole
+    reasons = [entry["reason"] for entry in profile["coverage"]["opaque"]]
+    assert ("too much in series to be read back" in reasons) == whole
+
+
 class Latents(nn.Module):
     """What is learned reads the batch, twice."""
 

@@ -32,6 +32,7 @@ from depthgauge.equation.nodes import (
     Scale,
     State,
     Value,
+    children,
 )
 from depthgauge.trace.attention import attention
 from depthgauge.trace.blocks import (
@@ -63,6 +64,8 @@ __all__ = ["Region", "Sources"]
 #: How often what cannot be said is hidden piece by piece, and at all.
 _DETAILED: Final = 3
 _ATTEMPTS: Final = 24
+#: How deep nodes stand in each other at most: what reads a tree calls itself for each of them.
+_NESTED: Final = 150
 _LEADING: Final = ("identity", "scaled", "per-channel", "normed")
 _COMPOUND: Final = (tuple, slice)
 #: Why what a block meets is opaque though all that made it may be known.
@@ -222,13 +225,24 @@ class Region:
                 self.dropped.clear()
                 self.elsewhere.clear()
                 top = self.value(self.after)
+                if _nested(top) > _NESTED:
+                    raise RecursionError
                 break
             except Unsayable as found:
                 self._hide(found, whole=attempt >= _DETAILED)
+            except RecursionError:
+                path = self.roles.graph.path(self.after)
+                self.opaque.append((path, "too much in series to be read back"))
+                top = self._whole()
+                break
         else:
-            self.elsewhere.clear()
-            top = Opaque(self._type(self.after), (State(),), self._layers(self.inside))
+            top = self._whole()
         return Block(tuple(shared(top)))
+
+    def _whole(self) -> Opaque:
+        """The region as one operation."""
+        self.elsewhere.clear()
+        return Opaque(self._type(self.after), (State(),), self._layers(self.inside))
 
     def _hide(self, found: Unsayable, whole: bool) -> None:
         """Hide the smallest module around what cannot be said, without one the value alone, or
@@ -593,6 +607,22 @@ class Region:
         if self.values[i].kind != "parameter" or tensor is None or tensor.dim() != 1:
             return None
         return learned_gain(tensor, i)
+
+
+def _nested(top: Value) -> int:
+    """How many nodes stand in each other, each looked into once."""
+    depths: dict[int, int] = {}
+    todo: list[Any] = [top]
+    while todo:
+        node = todo[-1]
+        below = list(children(node))
+        fresh = [child for child in below if id(child) not in depths]
+        if fresh:
+            todo += fresh
+        else:
+            depths[id(node)] = 1 + max((depths[id(child)] for child in below), default=0)
+            todo.pop()
+    return depths[id(top)]
 
 
 def _wide(shape: tuple[int, ...]) -> bool:
