@@ -96,14 +96,18 @@ def test_couplings_have_whole_states(affine: bool, between: bool) -> None:
 class Gated(nn.Module):
     """``(1 - g) x + g f(x)`` behind a norm: nothing but the gate, and the sum, reads the state."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         super().__init__()
+        self.layers = layers
         self.n, self.f, self.g = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(1, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         u = self.n(x)
         g = torch.sigmoid(self.g(u[:, :1]))
-        return (1 - g) * x + g * torch.tanh(self.f(u))
+        for _ in range(self.layers):
+            u = torch.tanh(self.f(u))
+        out: Tensor = (1 - g) * x + g * u
+        return out
 
 
 class Summed(nn.Module):
@@ -116,9 +120,13 @@ class Summed(nn.Module):
         return out
 
 
-def test_a_stream_may_begin_with_a_sum_that_is_no_merge() -> None:
+@pytest.mark.parametrize("layers", [1, 20])
+def test_a_stream_may_begin_with_a_sum_that_is_no_merge(layers: int) -> None:
+    """And its first state is known, however much is made of it before it is added to."""
     torch.manual_seed(0)
-    model = nn.Sequential(Summed(), *(Gated() for _ in range(DEPTH)), nn.Linear(WIDTH, 2)).double()
+    model = nn.Sequential(
+        Summed(), *(Gated(layers) for _ in range(DEPTH)), nn.Linear(WIDTH, 2)
+    ).double()
     x = torch.randn(BATCH, WIDTH, dtype=torch.float64)
     profile = measure(model, x, loss)
     assert (profile.branches, profile.depth) == (DEPTH, DEPTH)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.utils.weak import TensorWeakRef
 
 __all__ = ["Held", "Stack"]
 
@@ -18,10 +19,15 @@ _LATEST: Final = 12
 
 
 class Held:
-    """Tensors by the number of the value they hold, each as long as nothing has written to it."""
+    """Tensors by the number of the value they hold, each as long as nothing has written to it.
+
+    What makes room for others is known for as long as the model itself holds it, as it does a
+    tensor that it will add something to.
+    """
 
     def __init__(self) -> None:
         self._tensors: dict[int, tuple[Tensor, int, bool]] = {}
+        self._older: dict[int, tuple[TensorWeakRef, int]] = {}
 
     def hold(self, index: int, x: Tensor, aside: bool = False) -> None:
         """Hold the tensor of value ``index``; ``aside``: no sum has shown it to be on a stream's
@@ -29,12 +35,21 @@ class Held:
         held = self._tensors
         held[index] = (x, version_of(x), aside)
         if len(held) > _FIRST + _LATEST:
-            del held[next(islice(held, _FIRST, None))]
+            index = next(islice(held, _FIRST, None))
+            older, version, _ = held.pop(index)
+            self._older[index] = TensorWeakRef(older), version
 
     def get(self, index: int) -> Tensor | None:
         """The tensor of value ``index`` if it is held and nothing has written to it since."""
-        x, version, _ = self._tensors.get(index, (None, 0, False))
-        return x if x is not None and version_of(x) == version else None
+        if index in self._tensors:
+            x, version, _ = self._tensors[index]
+        elif index in self._older:
+            reference, version = self._older[index]
+            if (x := reference()) is None:
+                return None
+        else:
+            return None
+        return x if version_of(x) == version else None
 
     def any_of(self, indices: Iterable[int]) -> bool:
         return not self._tensors.keys().isdisjoint(indices)
@@ -57,6 +72,7 @@ class Held:
 
     def clear(self) -> None:
         self._tensors.clear()
+        self._older.clear()
 
 
 def version_of(x: Tensor) -> int:
