@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from depthgauge import Profile, measure
+from depthgauge.instruments import gates
+from depthgauge.network.activations import Gate, gate
+from depthgauge.trace.readings import _dead
 
 WIDTH, DEPTH, BATCH = 8, 3, 64
 EXACT = 1e-10
@@ -376,3 +381,49 @@ def test_a_deep_stack_of_small_layers_reads_like_a_slow_pass() -> None:
     assert found["gradient_rms"].tolist() == pytest.approx(list(map(rms, slopes)), rel=1e-6)
     assert found["state_max"].tolist() == pytest.approx([s.abs().max().item() for s in states])
     assert found["state_rms"].tolist() != pytest.approx(list(map(rms, slopes)), rel=1e-6)
+
+
+def dead_of(z: Tensor, y: Tensor, rule: Gate, axis: int) -> float:
+    """The share of units that are 0 with derivative 0 on every example, one unit at a time."""
+    if bool(y.isnan().any()):
+        return math.nan
+    found = []
+    for unit_z, unit_y in zip(z.movedim(axis, 0), y.movedim(axis, 0), strict=True):
+        slope = rule.derivative(unit_z, unit_y).abs()
+        found.append(bool((slope <= 1e-6).all()) and bool((unit_y.abs() <= 1e-6).all()))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("kind", ["relu", "gelu", "elu", "tanh"])
+@pytest.mark.parametrize("count", [1, 8, 200])
+def test_dead_units_of_few_numbers_and_of_many(kind: str, count: int) -> None:
+    torch.manual_seed(0)
+    options: dict[str, dict[str, Any]] = {
+        "gelu": {"approximate": "none"},
+        "elu": {"alpha": 1e-9},
+    }
+    rule, shift = gate(kind, options.get(kind, {})), torch.linspace(-60, 6, 64)
+    z = torch.randn(count, 64) + shift
+    z[:, -1], z[:, -2], z[0, -3] = 0.0, 1e-7, 1e4
+    images = torch.randn(count, 64, 3, 3) + shift[:, None, None]
+    for x, axis in ((z, -1), (images, -3), (z[0], -1)):
+        y = rule.apply(x)
+        share = dead_of(x, y, rule, axis)
+        assert _dead(rule, x, y, axis) == share
+        assert share == 0 if kind == "tanh" else 0.3 < share < 0.99
+        y = y.clone()
+        y.view(-1)[-1] = math.nan
+        assert math.isnan(_dead(rule, x, y, axis))
+
+
+def test_the_slopes_of_a_relu_are_counted_as_those_of_any_other_function_are() -> None:
+    torch.manual_seed(0)
+    rule = gate("relu", {})
+    other = dataclasses.replace(rule, kind="another")
+    for shift in (-9.0, -1.6, -0.1, 0.0, 0.1, 1.7, 9.0):
+        z = torch.randn(999) + shift
+        z[:3] = 0.0
+        names = [name for name in gates.STATISTICS if name != "dead"]
+        found = gates.of_one(names, rule, z, torch.relu(z))
+        assert found == gates.of_one(names, other, z, torch.relu(z))
+    assert found["live"] > 0.99 > gates.of_one(names, rule, -z, torch.relu(-z))["live"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from depthgauge.instruments import rivers
 from depthgauge.trace.reductions import Numbers, Together
+from depthgauge.trace.reductions import numbers as read
 
 FLOAT32 = 1e-4
 NAMES = ("rms", "mean", "max", "nonfinite")
@@ -127,3 +130,40 @@ def test_room_made_in_inference_mode_is_written_to_outside_of_it() -> None:
     small.end()
     assert agree(table[0], given[0] * 2)
     assert all(agree(table[i], x) for i, x in enumerate(given[1:], 1))
+
+
+def magnitudes() -> dict[str, Tensor]:
+    x = draws(1, 2**13)[3]
+    small = torch.tensor([1e-45, 2e-40, 1e-38, 0.0]).repeat(2**11)
+    return {
+        "drawn": x,
+        "half zeros": x.relu(),
+        "three numbers": x.sign(),
+        "one number": torch.full((2**13,), -3.0),
+        "from tiny to huge": 10.0 ** (12 * x),
+        "too small for a normal number": small,
+        "infinite": torch.where(x > 2, math.inf, x),
+        "mostly infinite": torch.where(x > -1, -math.inf, x),
+        "with NaN": torch.where(x.abs() > 2, math.nan, torch.where(x < -1, math.inf, x)),
+        "of NaN": torch.full((2**13,), math.nan),
+        "few": x[:5000],
+        "of too few to select from": x[:1000],
+        "wide": x.double(),
+    }
+
+
+@pytest.mark.parametrize("name", magnitudes())
+def test_quantiles_are_the_very_elements_that_a_sort_puts_there(name: str) -> None:
+    x = magnitudes()[name]
+    names = list(rivers.QUANTILES)
+    ordered = np.sort(x.abs().numpy())
+    places = rivers.places(len(x), rivers.QUANTILES.values())
+    found = read(x, names)
+    assert [float(v).hex() for v in found] == [float(v).hex() for v in ordered[places]]
+
+
+def test_another_element_is_seen() -> None:
+    x = magnitudes()["drawn"]
+    ordered = np.sort(x.abs().numpy())
+    places = rivers.places(len(x), rivers.QUANTILES.values())
+    assert list(read(x, list(rivers.QUANTILES))) != [float(ordered[i + 1]) for i in places]

@@ -40,7 +40,7 @@ def between(x: Tensor) -> list[float]:
     sums = _sums(x) if x.device.type == "cpu" else _on_device(x)
     means = (np.array(sums) - count) / (count * (count - 1))
     if (near := np.flatnonzero(means > _NEAR)).size:
-        means[near] = 1 - _apart(x[near.tolist()])
+        means[near] = 1 - _apart(x if near.size == groups else x[near.tolist()])
     found: list[float] = means.tolist()
     return found
 
@@ -90,10 +90,11 @@ def _sums(x: Tensor) -> list[float]:
 
 def _apart(x: Tensor) -> FloatArray:
     """``sum_a |u_a - u|^2 / (M - 1)`` of each group: 1 - the mean cosine."""
-    double = x.double()
-    double = double / double.abs().amax(2, keepdim=True)
-    unit = double / torch.linalg.vector_norm(double, dim=2, keepdim=True)
-    squares = (unit - unit.mean(1, keepdim=True)).square().sum((1, 2)) / (x.shape[1] - 1)
+    top = x.abs().amax(2, keepdim=True).double()
+    unit = x.double() / top  # a new tensor, which is then written over: half of the time is memory
+    unit /= torch.linalg.vector_norm(unit, dim=2, keepdim=True)
+    unit -= unit.mean(1, keepdim=True)
+    squares = unit.square_().sum((1, 2)) / (x.shape[1] - 1)
     found: FloatArray = squares.cpu().numpy()
     return found
 

@@ -86,13 +86,18 @@ def of_one(names: Sequence[str], rule: Gate, z: Tensor, y: Tensor) -> dict[str, 
     """Shares and quantiles, all but ``dead``, of one flat input and output; one sort gives all."""
     if math.isnan(y.amax().item()):
         return dict.fromkeys(names, math.nan)
-    slope = np.sort(np.abs(rule.derivative(z, y).cpu().numpy()))
-    found = {
-        "live": 1 - np.searchsorted(slope, LIVE, "right") / slope.size,
-        "saturated": np.searchsorted(slope, SATURATED, "left") / slope.size,
-    }
-    quantile = dict(zip(QUANTILES, slope[places(slope.size, QUANTILES.values())], strict=True))
-    return {name: float(found[name] if name in found else quantile[name]) for name in names}
+    at = places(z.numel(), QUANTILES.values())
+    if rule.kind == "relu":  # slopes are 0 and 1: how many there are of each says all
+        flat = below = z.numel() - int((z > 0).count_nonzero())
+        picked = [float(i >= flat) for i in at]
+    else:
+        slope = np.sort(np.abs(rule.derivative(z, y).cpu().numpy()))
+        flat = int(np.searchsorted(slope, LIVE, "right"))
+        below = int(np.searchsorted(slope, SATURATED, "left"))
+        picked = slope[at].tolist()
+    found = {"live": 1 - flat / z.numel(), "saturated": below / z.numel()}
+    found.update(zip(QUANTILES, picked, strict=True))
+    return {name: float(found[name]) for name in names}
 
 
 def _positive(y: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from depthgauge.trace.axes import Axes
 from depthgauge.trace.graph import MARK, Graph, Value
 from depthgauge.trace.held import Held
 from depthgauge.trace.merges import local
-from depthgauge.trace.reductions import Numbers, Together, numbers, of_branch, sample
+from depthgauge.trace.reductions import SAMPLE, Numbers, Together, numbers, of_branch, sample
 from depthgauge.trace.roles import Roles
 from depthgauge.trace.sharpness import MAKES, sharpness
 
@@ -482,6 +482,8 @@ def _dead(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:
     then by the derivative where that is 0."""
     if y.dim() + axis < 1:  # one example: every unit is the whole of its output
         y, z = y.unsqueeze(0), z.unsqueeze(0)
+    if y.numel() <= SAMPLE and y.device.type == "cpu":
+        return _dead_of_few(rule, z, y, axis)
     if not math.isfinite(y.sum().item()) and bool(y.isnan().any()):
         return math.nan
     where = y.dim() + axis
@@ -497,6 +499,25 @@ def _dead(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:
         return 0.0
     slope = rule.derivative(z.index_select(where, silent), y.index_select(where, silent))
     return int((slope.abs().amax(others) <= DEAD).sum()) / count
+
+
+def _dead_of_few(rule: Gate, z: Tensor, y: Tensor, axis: int) -> float:
+    """The same of few numbers, where calls cost more than what they look at."""
+    where = y.dim() + axis
+    others = tuple([i for i in range(y.dim()) if i != where])
+    a = y.numpy()
+    top = np.maximum.reduce(a, axis=others)
+    if np.isnan(top).any():
+        return math.nan
+    silent = (top <= DEAD) & (np.minimum.reduce(a, axis=others) >= -DEAD)
+    if not silent.any():
+        return 0.0
+    if rule.kind == "relu":
+        found = silent & ~np.logical_or.reduce(z.numpy() > 0, axis=others)
+        return int(np.count_nonzero(found)) / len(silent)
+    places = torch.from_numpy(np.flatnonzero(silent))
+    slope = rule.derivative(z.index_select(where, places), y.index_select(where, places))
+    return int((slope.abs().amax(others) <= DEAD).sum()) / len(silent)
 
 
 def _largest(x: Tensor, axes: list[int]) -> Tensor:

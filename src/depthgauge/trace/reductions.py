@@ -23,6 +23,8 @@ __all__ = ["SAMPLE", "Numbers", "Together", "numbers", "of_branch", "sample"]
 SAMPLE: Final = 2**13
 _QUANTILES: Final = list(rivers.QUANTILES)
 _FEW: Final = 2**14
+#: From how many numbers on quantiles are selected, and by which bits: exponent and three more.
+_MANY, _SHIFT = 2**12, 20
 #: Elements of a small tensor, bytes of a batch of them, rows of it and shapes, at most.
 _SMALL, _BYTES, _ROWS, _SHAPES = 2**15, 2**21, 64, 4
 
@@ -162,11 +164,12 @@ def _largest(a: Any) -> float:
     return max(float(np.maximum.reduce(a)), -float(np.minimum.reduce(a)))
 
 
-#: Where magnitudes are sorted. Arrays made and freed again between tensors that stay would leave
+#: Where magnitudes are put in order. Arrays made and freed between tensors that stay would leave
 #: holes that no tensor fits into.
 class _Scratch(threading.local):
     def __init__(self) -> None:
         self.ordered = np.empty(SAMPLE, np.float32)
+        self.bins = np.empty(SAMPLE, np.int64)
 
 
 _SCRATCH: Final = _Scratch()
@@ -176,9 +179,34 @@ def _quantiles(x: Tensor) -> dict[str, float]:
     a = x.numpy()
     ordered = _SCRATCH.ordered[: a.size] if a.dtype == np.float32 else np.empty_like(a)
     np.abs(a, out=ordered)
-    ordered.sort()
     places = rivers.places(a.size, rivers.QUANTILES.values())
-    return dict(zip(rivers.QUANTILES, ordered[places].tolist(), strict=True))
+    if a.size >= _MANY and a.dtype == np.float32:
+        found = _selected(ordered, places)
+    else:
+        ordered.sort()
+        found = ordered[places].tolist()
+    return dict(zip(rivers.QUANTILES, found, strict=True))
+
+
+def _selected(a: Any, places: Sequence[int]) -> list[float]:
+    """The elements that would stand at ``places`` if magnitudes ``a`` were sorted, NaN last.
+
+    Bits of floats from 0 on have the order of the numbers, so the first of them say in which of
+    some 2000 bins an element stands, and only the bins that hold a place are sorted: a third to a
+    half of the time of a sort.
+    """
+    bins = _SCRATCH.bins[: a.size]
+    np.right_shift(a.view(np.uint32), _SHIFT, out=bins)
+    ends = np.bincount(bins).cumsum()
+    found: list[float] = []
+    last, part = -1, a
+    for place, at in zip(places, ends.searchsorted(places, "right").tolist(), strict=True):
+        if at != last:
+            last, part = at, a[bins == at]
+            if part.min() != part.max():  # all zeros, as behind a ReLU, are in order
+                part.sort()
+        found.append(float(part[place - int(ends[at]) + part.size]))
+    return found
 
 
 def _rms(flat: Tensor, a: Any) -> float:
