@@ -278,6 +278,31 @@ def test_a_scale_beyond_the_range_overflows_as_a_result() -> None:
     assert keep(Network("h + 1e39*W(h)", depth=1, width=8)).states[1].isfinite().all()
 
 
+@pytest.mark.parametrize("factor", [8.0, -8.0])
+def test_it_overflows_where_the_module_does(factor: float) -> None:
+    """A factor within the product would overflow its partial sums, a block where the sum does not:
+    0.74 against 0.43 of the state at the first such block. Alone, and beside a smaller factor."""
+    network = Network("h + a * W2(relu(W1(h)))", 60, 32, init="he", scalars={"a": factor})
+    small = dataclasses.replace(network, scalars={"a": 0.1})
+    x = torch.randn(128, 32, generator=torch.Generator().manual_seed(1))
+    h = x
+    expected = [0.0]
+    with torch.no_grad():
+        for layer in network.module(1).float().blocks:  # type: ignore[union-attr]
+            h = layer(h)
+            expected.append(float((~h.isfinite()).float().mean()))
+    assert sum(0 < share < 1 for share in expected) > 0
+    alone = measure(network, x, seed=1)
+    beside = measure_all([small, network], x, seed=1)[1]
+    for found in (alone, beside):
+        shares = [row.item() for row in found.columns["nonfinite_fraction"].values]
+        states = [site.index for site in found.sites if site.role == "state"]
+        rows = found.columns["nonfinite_fraction"].rows
+        assert [s for s, row in zip(shares, rows, strict=True) if row in states] == pytest.approx(
+            expected, abs=1e-6
+        )
+
+
 def test_a_batch_of_one_with_a_constant_that_differs() -> None:
     nets = [Network(f"h + W({s} + W1(h))", depth=2, width=8) for s in (1, 4)]
     together = keep(nets, (0, 0), batch=1)

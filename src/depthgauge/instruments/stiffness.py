@@ -335,6 +335,8 @@ def _later(task: Task, model: nn.Module, batch: Any, wrong: str) -> dict[str, An
     steps = task.effort.steps
     if why := task.short(steps + LOOK):
         return late(why)
+    if task.effort.spent:
+        return cut(task.effort, "before it")
     try:
         copied = duplicate(model)
     except NetworkError as error:

@@ -83,6 +83,7 @@ class TensorContext:
             or not isinstance(residual, Tensor)
             or residual.shape != (*x.shape[:-1], self._layers[name].shape[0])
             or f"{name}.bias" in self._weights
+            or _enlarges(scale)
         ):
             result: Tensor = residual + scale * self.apply(name, x)
             return result
@@ -129,6 +130,15 @@ class TensorContext:
             ]
         ).reshape(x.shape)
         return x * kept.to(x.device, x.dtype) / (1 - p)
+
+
+def _enlarges(scale: Coefficient) -> bool:
+    """Whether a factor is above 1 in magnitude, of some network at least: within a product its
+    partial sums would overflow where the product, multiplied afterwards as in a module, does not.
+    """
+    if isinstance(scale, Tensor):
+        return bool((scale.abs() > 1).any())
+    return abs(scale) > 1
 
 
 def _conv2d(layer: Layer, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
