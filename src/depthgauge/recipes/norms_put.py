@@ -99,8 +99,8 @@ def put_norms(work: Work, branch: Residual, form: Form, kept: Collection[str] = 
     for norm in branch.placed:
         here.setdefault(norm.at, []).append(norm)
     for at, found in here.items():
-        if at in form.norms and all(norm.beside for norm in found[1:]):
-            continue  # one, or one in front of each layer
+        if at in form.norms and len(found) > 1 and all(norm.beside for norm in found[1:]):
+            continue  # one in front of each layer
         stays = _staying(found) if at in form.norms else None
         for norm in found:
             if stays is not None and norm is not stays and norm.path == stays.path:

@@ -368,8 +368,12 @@ def _together(seen: Sequence[_Seen], expected: Sequence[float], errors: float = 
 
 def _pooled(seen: Sequence[_Seen], expected: Sequence[float]) -> tuple[float, int]:
     """Root mean square of all numbers over what is expected of them, where that is not zero, and
-    how many they are; 1 of none."""
-    known = [(s, e) for s, e in zip(seen, expected, strict=True) if e > 0]
+    how many they are; 1 of none. A weight that several blocks share counts once."""
+    distinct = {
+        (s.target.weight.path, s.target.weight.rows): (s, e)
+        for s, e in zip(seen, expected, strict=True)
+    }
+    known = [(s, e) for s, e in distinct.values() if e > 0]
     numbers = sum(s.tensor.numel() for s, _ in known)
     if not numbers:
         return 1.0, 0

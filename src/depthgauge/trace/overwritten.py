@@ -80,7 +80,8 @@ class Watch(TorchFunctionMode):
     def said(self, model: nn.Module) -> list[str]:
         """A sentence where parameters of the model were meant to begin at zero and do not. Vectors
         are left out, which PyTorch's own modules set to zero whether or not anyone means it."""
-        drawn = {id(x) for x in self._drawn.values()} | self._drawn.keys()
+        # Where they lie now: the memory of one that was cast since may be another's.
+        drawn = {number for x in self._drawn.values() for number in (id(x), _place(x))} - {0}
         found = [
             (name, p)
             for name, p in model.named_parameters()
