@@ -72,9 +72,9 @@ def upsampling(stride: int, kernel: int, pad: int, axes: int = 2) -> tuple[nn.Mo
     kind = (nn.ConvTranspose1d, nn.ConvTranspose2d)[axes - 1]
     width = 128 if axes == 1 else 32
     layers = [x for _ in range(4) for x in (kind(width, width, kernel, stride, pad), nn.ReLU())]
-    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3)), torch.randn(
-        8, width, *(6,) * axes
-    )
+    size = 12 // stride // stride + 2  # which grows by the stride in each layer
+    batch = torch.randn(8, width, *(size,) * axes)
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3)), batch
 
 
 def built(*sizes: int) -> tuple[nn.Module, Tensor]:

@@ -159,8 +159,12 @@ def examples_along(graph: Graph) -> tuple[int, str]:
         if len(asked) == _ASKED:
             break
     axes, others = Axes(graph, 0), Axes(graph, 1)
-    along = [_seen(axes, one) for one in asked]
-    if True in along or not asked or (False not in along and axes.examples > 1):
+    along = []
+    for one in asked:
+        along.append(_seen(axes, one))
+        if along[-1]:  # as of most models the first says
+            return 0, ""
+    if not asked or (False not in along and axes.examples > 1):
         return 0, ""
     across = [_seen(others, one) for one in asked]
     single = (

@@ -392,7 +392,7 @@ def test_a_change_that_cannot_be_tried_is_refused_before_anything_runs(tmp_path,
     ("block", "more"),
     [
         ("h + W3(silu(W1(rmsnorm(h)))*W2(rmsnorm(h)))/sqrt(L)", {}),
-        ("h + conv3(relu(batchnorm(h)))/sqrt(L)", {"size": 4}),
+        ("h + conv3(relu(batchnorm(h)))/sqrt(L)", {"size": 2, "width": 8}),
         ("h + attention(layernorm(h), heads=2)/sqrt(L)", {"tokens": 4}),
     ],
 )
