@@ -202,11 +202,12 @@ class Recorder(TorchFunctionMode):
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """``module`` has run."""
-        start = perf_counter()
         for x in output if isinstance(output, tuple | list) else (output,):
-            if isinstance(x, Tensor) and x.grad_fn is not None and MARK not in x.__dict__:
-                self.find(x)  # which a script has made, while it is known where
-        self.own += perf_counter() - start
+            if isinstance(x, Tensor) and MARK not in x.__dict__:
+                start = perf_counter()
+                if x.grad_fn is not None:
+                    self.find(x)  # which a script has made, while it is known where
+                self.own += perf_counter() - start
         here, first, number = self._here, 0, id(module)
         while self._running:  # a module whose exception the model has caught never left
             here, left, first = self._running.pop()
